@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,13 +18,15 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.abc import TaskGroup
 
 from holdfast.config import config_from_mapping
 from holdfast.serve import supervisor as module
 from holdfast.serve.listening import bind
 from holdfast.serve.options import ServeConfig, Serving
-from holdfast.serve.supervisor import ConnectionSpread, Supervisor, WorkerPool, WorkerProcess
+from holdfast.serve.supervisor import WorkerPool, WorkerProcess, spread
 from holdfast.serve.worker_link import (
+    END,
     LEAVE,
     STDIO_NUMBER,
     SUCCEED,
@@ -43,16 +48,25 @@ import json, os, signal, socket
 given = socket.socket(fileno=int(os.environ["HOLDFAST_ENVIRON"])).makefile().read().split(chr(0))
 (task,) = (one.partition("=")[2] for one in given if one.startswith("HOLDFAST_WORKER="))
 channel = socket.socket(fileno=json.loads(task)["channel"])
+takes = "true"
 channel.send(b'{"takes": true}\\n')
 """
 
 REPORTS = f"""{LISTENS}
+def turn(*_):
+    global takes
+    takes = "false" if takes == "true" else "true"
+
+signal.signal(signal.SIGUSR1, turn)
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
 signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
-while channel.send(b'{{"takes": true}}\\n'):
+while channel.send(b'{{"takes": %s, "held": 1}}\\n' % takes.encode()):
     signal.sigwait([signal.SIGALRM])
 """
-"""A worker as its supervisor sees it."""
+"""A worker as its supervisor sees it. At SIGUSR1 it takes no more connections, or takes them again."""
+
+SILENT = REPORTS.replace("true", "false", 2)
+"""A worker that takes connections at SIGUSR1."""
 
 
 CLOSED_TERMINAL = """
@@ -134,7 +148,7 @@ async def test_a_line_that_is_no_state_is_passed_over() -> None:
 async def test_orders_that_found_no_room_are_told_again_after_the_next_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.serve.worker_link.REPORT_SECONDS", 0.001)
     link, ours, handing = link_of_worker()
-    process: Any = SimpleNamespace(pid=7)
+    process: Any = SimpleNamespace(pid=7, returncode=None)
     worker = WorkerProcess(link.task, process, ours, handing, changed=lambda: None)
     with suppress(BlockingIOError):
         while ours.send(b"{" * 65536) == 65536:
@@ -156,57 +170,145 @@ def runs_only(script: str) -> Callable[[], list[str]]:
 
 
 @pytest.fixture
-async def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[WorkerPool]:
+async def tasks() -> AsyncIterator[TaskGroup]:
+    async with anyio.create_task_group() as tasks:
+        yield tasks
+
+
+@pytest.fixture
+async def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tasks: TaskGroup) -> AsyncIterator[WorkerPool]:
     """Workers that do nothing but report, and which are looked at often."""
     monkeypatch.setattr(module, "own_command", runs_only(REPORTS))
     monkeypatch.setattr(sys, "argv", ["holdfast"])
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(module, "FIRST_DELAY", 0.01)
-    config = config_from_mapping({"mcpServers": {}})
-    with bind("127.0.0.1", 0) as listener, socket.socket(socket.AF_UNIX) as stdio:
-        serving = Serving(options=ServeConfig(workers="3"), config=config, listener=listener, host="127.0.0.1")
-        supervisor = Supervisor(serving)
-        supervisor._folder = tmp_path
-        async with anyio.create_task_group() as tasks:
-            pool = WorkerPool(serving, supervisor._task, stdio, tasks)
-            yield pool
-            pool.is_ending = pool.is_over = True
-            for worker in list(pool.all):
-                worker.kill()
+    serving = Serving(options=ServeConfig(workers="2"), config=config_from_mapping({"mcpServers": {}}))
+    task = WorkerTask(host="127.0.0.1", port=0, supervisor=0, folder=str(tmp_path), token="")
+    with socket.socket(socket.AF_UNIX) as stdio:
+        pool = WorkerPool(serving, task, stdio, tasks)
+        yield pool
+        pool.is_ending = True
+        for worker in pool.all:
+            worker.kill()
+        await pool.end()
+
+
+Started = Callable[..., Awaitable[list[WorkerProcess]]]
+
+
+@pytest.fixture
+def started(pool: WorkerPool, tasks: TaskGroup) -> Started:
+    """Keeps processes with the given numbers, and waits until they take connections."""
+
+    async def start(*numbers: int) -> list[WorkerProcess]:
+        for number in numbers:
+            tasks.start_soon(pool.keep, number)
+        await came_true(lambda: [number for number, one in pool.in_force.items() if one.takes] == [*numbers])
+        return [pool.in_force[number] for number in numbers]
+
+    return start
 
 
 async def test_a_worker_that_hangs_is_killed_and_the_next_one_starts(
-    pool: WorkerPool, caplog: pytest.LogCaptureFixture
+    pool: WorkerPool, started: Started, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR, "holdfast.serve")
-    first = pool.in_force[1] = await pool.start(1)
-    await came_true(lambda: first.accepted)
-    with suppress(ProcessLookupError):  # a very busy machine may stop it first
-        first.process.send_signal(signal.SIGSTOP)
+    (first,) = await started(1)
+    first.process.send_signal(signal.SIGSTOP)
     await came_true(lambda: first.ended)
     assert first.process.returncode == -signal.SIGKILL
-    await came_true(lambda: pool.in_force[1] is not first)
-    await came_true(lambda: pool.in_force[1].accepted)
+    await came_true(lambda: pool.in_force[1] is not first and pool.in_force[1].takes)
     assert "worker 1 hangs: it has not reported for 0.3 s, and is killed" in caplog.text
     assert "worker 1 ended by signal 9; the next one starts in" in caplog.text
 
 
-async def test_a_new_worker_that_ends_as_soon_as_it_listens_replaces_none(
+async def test_a_worker_that_never_accepts_is_killed(
+    pool: WorkerPool, started: Started, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await started(1)
+    monkeypatch.setattr(module, "own_command", runs_only("import signal; signal.pause()"))
+    monkeypatch.setattr(module, "START_SECONDS", 0.1)
+    with anyio.fail_after(PATIENCE):
+        await pool.roll()
+    assert "worker 1 does not accept connections after 0.1 s, and is killed" in caplog.text
+    assert "worker 1 was not replaced, because the new one did not start: the old one goes on" in caplog.text
+
+
+async def test_a_worker_that_does_not_leave_in_time_is_killed(
+    pool: WorkerPool, started: Started, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (first,) = await started(1)
+    monkeypatch.setattr(module, "END_SECONDS", 0.1)
+    pool.leave(END)
+    with anyio.fail_after(PATIENCE):
+        await pool.end()
+    assert first.process.returncode == -signal.SIGKILL
+    assert "worker 1 did not end in time, and is killed" in caplog.text
+
+
+async def test_a_worker_that_a_person_ends_has_the_time_for_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes no connections meanwhile, and was not asked to leave: it is not one that never accepted."""
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(module, "START_SECONDS", -1.0)
+    link, ours, handing = link_of_worker()
+    process: Any = SimpleNamespace(pid=7, returncode=None)
+    worker = WorkerProcess(link.task, process, ours, handing, changed=lambda: None)
+    for takes in (True, False):
+        link.report(takes=takes)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.attend)
+        await came_true(lambda: worker.missed > 3)
+        tasks.cancel_scope.cancel()
+    for one in (link._channel, link.connections, ours, handing):
+        one.close()
+
+
+async def test_an_end_of_the_first_worker_before_it_accepts_is_the_end_of_all(
     pool: WorkerPool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A wrong option is told once."""
+    monkeypatch.setattr(module, "own_command", runs_only("raise SystemExit(2)"))
+    with anyio.fail_after(PATIENCE):
+        assert not await pool.begin()
+        await pool.end()
+    assert pool.code == 2
+    assert list(pool.in_force) == [1]
+    assert "the next one starts" not in caplog.text
+
+
+async def test_the_others_start_when_the_first_worker_accepts(pool: WorkerPool) -> None:
+    with anyio.fail_after(PATIENCE):
+        assert await pool.begin()
+    assert [(one.number, one.task.waits, one.stays) for one in pool.all] == [(1, False, True), (2, False, True)]
+
+
+async def test_a_first_worker_that_cannot_be_started_is_started_later(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tasks: TaskGroup
+) -> None:
+    """The system has no process left when the machine comes up."""
+    with monkeypatch.context() as broken:
+        broken.setattr(module, "own_command", lambda: ["/nonexistent/python"])
+        tasks.start_soon(pool.begin)
+        again = "worker 1 cannot be started (No such file or directory); the next one starts in 0.02 s"
+        await came_true(lambda: again in caplog.text)
+    await came_true(lambda: sum(one.stays for one in pool.all) == 2)
+
+
+async def test_a_new_worker_that_ends_as_soon_as_it_listens_replaces_none(
+    pool: WorkerPool, started: Started, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A supervisor that had no CPU time hears both at once."""
     until = pool.until
 
     async def late(holds: Callable[[], bool]) -> None:
         await until(holds)
-        await until(lambda: pool.all == {first})
+        await until(lambda: pool.all == [first])
 
     caplog.set_level(logging.ERROR, "holdfast.serve")
-    first = pool.in_force[1] = await pool.start(1)
-    await came_true(lambda: first.accepted)
+    (first,) = await started(1)
     monkeypatch.setattr(module, "own_command", runs_only(LISTENS))
-    monkeypatch.setattr(pool, "until", late)
-    with anyio.fail_after(PATIENCE):
+    with monkeypatch.context() as busy, anyio.fail_after(PATIENCE):
+        busy.setattr(pool, "until", late)
         await pool.roll()
     assert pool.in_force[1] is first
     assert not first.asked
@@ -214,82 +316,76 @@ async def test_a_new_worker_that_ends_as_soon_as_it_listens_replaces_none(
 
 
 async def test_a_roll_replaces_the_worker_that_was_started_again_meanwhile(
-    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+    pool: WorkerPool, started: Started, monkeypatch: pytest.MonkeyPatch, tasks: TaskGroup
 ) -> None:
     """The old one may die while the new one starts: the one in its place must not stay beside the new one."""
-    first = pool.in_force[1] = await pool.start(1)
-    await came_true(lambda: first.accepted)
-    new = await pool.start(1)
+    first, _ = await started(1, 2)
+    monkeypatch.setattr(module, "own_command", runs_only(SILENT))
+    tasks.start_soon(pool.roll)
+    await came_true(lambda: [one.held for one in pool.all] == [1, 1, 1])
+    new = pool.all[-1]
     first.kill()
     await came_true(lambda: pool.in_force[1] is not first)
     again = pool.in_force[1]
-    again.asked, gone = "", list[WorkerProcess]()
-    monkeypatch.setattr(WorkerProcess, "gone", lambda one, _: _noted(gone, one))
-    with anyio.fail_after(PATIENCE):
-        assert await pool.put_in_force(new)
+    new.process.send_signal(signal.SIGUSR1)
+    await came_true(lambda: again.asked)
     assert pool.in_force[1] is new
-    assert gone == [again]
     assert (first.asked, again.asked, new.asked) == ("", SUCCEED, "")
 
 
 async def test_a_worker_that_is_started_again_does_not_take_the_place_of_one_that_a_roll_put_there(
-    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+    pool: WorkerPool, started: Started, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = pool.in_force[1] = await pool.start(1)
-    rolled = await pool.start(1)
-    await came_true(lambda: first.accepted and rolled.accepted)
-    start, again = pool.start, list[WorkerProcess]()
-
-    async def meanwhile(number: int, *, waits: bool = False) -> WorkerProcess:
-        again.append(await start(number, waits=waits))
-        assert await pool.put_in_force(rolled)
-        return again[0]
-
-    monkeypatch.setattr(pool, "start", meanwhile)
-    first.kill()
-    await came_true(lambda: bool(again) and again[0].ended)
-    assert pool.in_force[1] is rolled
-    assert pool.all == {rolled}
+    monkeypatch.setattr(module, "FIRST_DELAY", 0.1)
+    first, _ = await started(1, 2)
+    monkeypatch.setattr(module, "own_command", runs_only(SILENT))
+    async with anyio.create_task_group() as rolls:
+        rolls.start_soon(pool.roll)
+        await came_true(lambda: [one.held for one in pool.all] == [1, 1, 1])
+        new = pool.all[-1]
+        first.kill()
+        await came_true(lambda: "worker 1 ended by signal 9" in caplog.text)
+        new.process.send_signal(signal.SIGUSR1)
+        await came_true(lambda: pool.in_force[1] is new)
+        rolls.cancel_scope.cancel()
+    killed = anyio.current_time()
+    await came_true(lambda: anyio.current_time() > killed + 2 * module.FIRST_DELAY)
+    assert pool.in_force[1] is new
 
 
 async def test_workers_that_leave_are_members_until_they_take_no_more_connections(
-    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+    pool: WorkerPool, started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of them answers for all until the lame-duck period is over."""
     told = dict[WorkerProcess, WorkerOrders]()
     monkeypatch.setattr(WorkerProcess, "tell", lambda one, orders: told.update({one: orders}))
-    one, other = pool.in_force[1], pool.in_force[2] = await pool.start(1), await pool.start(2)
-    await came_true(lambda: one.accepted and other.accepted)
+    one, other = await started(1, 2)
     pool.leave(LEAVE)
     assert [number for number, _ in told[one].members] == [1, 2]
     other.report = WorkerReport(takes=False)
     pool.changed()
     assert [number for number, _ in told[one].members] == [1]
-    one.ask(SUCCEED)
+    one.asked = SUCCEED
+    pool.changed()
     assert told[one].members == ()
 
 
 async def test_the_process_of_the_stdio_servers_is_started_again_while_workers_finish_their_calls(
-    pool: WorkerPool,
+    pool: WorkerPool, started: Started
 ) -> None:
-    worker = pool.in_force[1] = await pool.start(1)
-    stdio = pool.in_force[STDIO_NUMBER] = await pool.start(STDIO_NUMBER)
-    await came_true(lambda: worker.accepted and stdio.accepted)
+    worker, stdio = await started(1, STDIO_NUMBER)
     pool.leave(LEAVE)
     stdio.kill()
-    await came_true(lambda: pool.in_force[STDIO_NUMBER] is not stdio)
-    await came_true(lambda: pool.in_force[STDIO_NUMBER].accepted)
+    await came_true(lambda: pool.in_force[STDIO_NUMBER] is not stdio and pool.in_force[STDIO_NUMBER].takes)
     worker.kill()
-    await came_true(lambda: worker.ended)
+    await came_true(lambda: pool.all == [pool.in_force[STDIO_NUMBER]])
     assert pool.in_force[1] is worker, "no worker is started any more"
 
 
 async def test_the_process_of_the_stdio_servers_is_replaced_also_if_the_end_begins_meanwhile(
-    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+    pool: WorkerPool, started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = pool.in_force[1] = await pool.start(1)
-    stdio = pool.in_force[STDIO_NUMBER] = await pool.start(STDIO_NUMBER)
-    await came_true(lambda: worker.accepted and stdio.accepted)
+    worker, stdio = await started(1, STDIO_NUMBER)
     monkeypatch.setattr(module, "program_stamp", lambda: "another")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(pool.roll)
@@ -299,60 +395,50 @@ async def test_the_process_of_the_stdio_servers_is_replaced_also_if_the_end_begi
         new = pool.in_force[1]
         pool.leave(LEAVE)
         stdio.kill()
-    await came_true(lambda: pool.in_force[STDIO_NUMBER].accepted)
-    assert pool.in_force[STDIO_NUMBER] is not stdio
+    await came_true(lambda: pool.in_force[STDIO_NUMBER] is not stdio and pool.in_force[STDIO_NUMBER].takes)
     assert pool.in_force[1] is new, "no other worker is replaced"
 
 
 async def test_a_program_that_does_not_start_leaves_the_process_of_the_stdio_servers(
-    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+    pool: WorkerPool, started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = pool.in_force[1] = await pool.start(1)
-    stdio = pool.in_force[STDIO_NUMBER] = await pool.start(STDIO_NUMBER)
-    await came_true(lambda: worker.accepted and stdio.accepted)
+    worker, stdio = await started(1, STDIO_NUMBER)
     monkeypatch.setattr(module, "program_stamp", lambda: "another")
     monkeypatch.setattr(module, "own_command", runs_only("raise SystemExit(1)"))
     with anyio.fail_after(PATIENCE):
         await pool.roll()
-    assert pool.all == {worker, stdio}
+    assert pool.all == [worker, stdio]
     assert not stdio.asked
 
 
 async def test_a_process_that_cannot_be_started_is_started_later_and_ends_a_roll(
-    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    pool: WorkerPool, started: Started, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The system has no process left, or the environment of the program is being built again."""
     caplog.set_level(logging.WARNING, "holdfast.serve")
-    first = pool.in_force[1] = await pool.start(1)
-    await came_true(lambda: first.accepted)
+    (first,) = await started(1)
     with monkeypatch.context() as broken:
         broken.setattr(module, "own_command", lambda: ["/nonexistent/python"])
         with anyio.fail_after(PATIENCE):
             await pool.roll()
         assert "worker 1 was not replaced (No such file or directory): the old one goes on" in caplog.text
-        assert pool.all == {first}
+        assert pool.all == [first]
         first.kill()
         again = "worker 1 cannot be started (No such file or directory); the next one starts in 0.02 s"
         await came_true(lambda: again in caplog.text)
-    await came_true(lambda: pool.in_force[1].accepted and pool.in_force[1] is not first)
+    await came_true(lambda: pool.in_force[1].takes and pool.in_force[1] is not first)
 
 
 async def test_nothing_is_replaced_while_workers_finish_their_calls(
-    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+    pool: WorkerPool, started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = pool.in_force[1] = await pool.start(1)
-    stdio = pool.in_force[STDIO_NUMBER] = await pool.start(STDIO_NUMBER)
-    await came_true(lambda: worker.accepted and stdio.accepted)
+    worker, stdio = await started(1, STDIO_NUMBER)
     monkeypatch.setattr(module, "program_stamp", lambda: "another")
     pool.leave(LEAVE)
     with anyio.fail_after(PATIENCE):
         await pool.roll()
-    assert pool.all == {worker, stdio}
+    assert pool.all == [worker, stdio]
     assert not stdio.asked
-
-
-async def _noted(gone: list[WorkerProcess], one: WorkerProcess) -> None:
-    gone.append(one)
 
 
 class Taking:
@@ -368,15 +454,14 @@ class Taking:
         return True
 
 
-async def spread(*workers: Taking, count: int = 60) -> list[int]:
+async def shares(*workers: Taking, count: int = 60) -> list[int]:
     with bind("127.0.0.1", 0) as listener, ExitStack() as clients:
-        wanted: Any = set(workers)
-        handing = ConnectionSpread(listener, wanted)
+        wanted: Any = workers
         address = listener.getsockname()
         for _ in range(count):
             clients.enter_context(socket.create_connection(address))
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(handing.run)
+            tasks.start_soon(spread, listener, lambda: wanted)
             with anyio.fail_after(20):
                 await came_true(lambda: sum(one.got for one in workers) == count)
             tasks.cancel_scope.cancel()
@@ -384,25 +469,24 @@ async def spread(*workers: Taking, count: int = 60) -> list[int]:
 
 
 async def test_connections_that_come_at_once_are_spread_evenly() -> None:
-    assert await spread(Taking(1), Taking(2)) == [30, 30]
+    assert await shares(Taking(1), Taking(2)) == [30, 30]
 
 
 async def test_a_worker_that_was_started_again_gets_connections_until_it_holds_as_many() -> None:
-    assert await spread(Taking(1, held=40), Taking(2)) == [10, 50]
+    assert await shares(Taking(1, held=40), Taking(2)) == [10, 50]
 
 
 async def test_a_worker_that_does_not_report_gets_none_while_another_one_does() -> None:
-    assert await spread(Taking(1, missed=module.LATE_REPORTS + 1), Taking(2)) == [0, 60]
-    assert await spread(Taking(1, missed=module.LATE_REPORTS + 1), Taking(2, takes=False)) == [60, 0]
+    assert await shares(Taking(1, missed=module.LATE_REPORTS + 1), Taking(2)) == [0, 60]
+    assert await shares(Taking(1, missed=module.LATE_REPORTS + 1), Taking(2, takes=False)) == [60, 0]
 
 
 async def test_connections_wait_while_no_worker_takes_them() -> None:
     one = Taking(1, takes=False)
     with bind("127.0.0.1", 0) as listener:
-        wanted: Any = {one}
-        handing = ConnectionSpread(listener, wanted)
+        wanted: Any = [one]
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(handing.run)
+            tasks.start_soon(spread, listener, lambda: wanted)
             with socket.create_connection(listener.getsockname()), anyio.fail_after(20):
                 await anyio.wait_all_tasks_blocked()
                 assert one.got == 0
@@ -415,7 +499,7 @@ async def test_a_connection_that_was_handed_over_is_taken_by_the_worker() -> Non
     ours, theirs = channel_pair()
     channel, other = channel_pair()
     task = WorkerTask(number=3, channel=0, connections=0, host="", port=0, supervisor=0, folder="", token="")
-    process: Any = SimpleNamespace(pid=7)
+    process: Any = SimpleNamespace(pid=7, returncode=None)
     worker = WorkerProcess(task, process, channel, ours, changed=lambda: None)
     assert repr(worker) == "<worker 3 pid=7 starting held=0>"
     with (
@@ -461,6 +545,32 @@ async def test_a_connection_behind_one_whose_client_left_is_taken() -> None:
             handed.accept()
 
 
+@pytest.mark.requirement("FLEET-7")
+async def test_a_connection_waits_while_the_worker_has_no_free_descriptor() -> None:
+    ours, theirs = channel_pair()
+    with (
+        ours,
+        bind("127.0.0.1", 0) as listener,
+        HandedConnections(fileno=theirs.detach()) as handed,
+        socket.create_connection(listener.getsockname()) as client,
+    ):
+        accepted, _ = listener.accept()
+        with accepted:
+            socket.send_fds(ours, [b"."], [accepted.fileno()])
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = os.dup(handed.fileno())
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+        try:
+            with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+                handed.accept()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        taken, peer = handed.accept()
+        taken.close()
+        assert peer == client.getsockname()
+
+
 class Starting:
     """A worker that starts with others, as its supervisor sees it."""
 
@@ -479,7 +589,7 @@ async def test_workers_hear_that_they_are_ready_when_all_of_them_are(pool: Worke
     one, other, third = Starting(), Starting(), Starting(waits=True)
 
     def heard(*started: Any) -> set[bool]:
-        pool.in_force, pool.all = dict(enumerate(started, start=1)), {*started}
+        pool.in_force, pool.all = dict(enumerate(started, start=1)), [*started]
         pool.changed()
         return {worker.is_ready for worker in started}
 
@@ -488,4 +598,4 @@ async def test_workers_hear_that_they_are_ready_when_all_of_them_are(pool: Worke
     assert heard(one, other, third) == {False}, "a probe would get another answer from each worker"
     other.report = WorkerReport(ready=True)
     assert heard(one, other, third) == {True}, "one that waits accepts when it is ready"
-    pool.all = set()
+    pool.all = []

@@ -17,11 +17,13 @@ import errno
 import ipaddress
 import logging
 import os
+import shutil
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path, PurePath
 from types import TracebackType
@@ -35,7 +37,7 @@ from holdfast.config import state_folder
 from holdfast.control import TOKEN_VARIABLE, RunningHub, registered
 from holdfast.core import Redactor, command_line, counted, plain
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.files import make_private
+from holdfast.files import PRIVATE_FOLDER, make_private, private_folder
 from holdfast.serve.join_address import JoinAddress, JoinRefused, try_lock
 from holdfast.serve.joiner import BACKGROUND_VARIABLE, runs_in_background
 
@@ -51,6 +53,7 @@ __all__ = [
     "keep_state_private",
     "notify_ready",
     "notify_successor",
+    "private_place",
     "shared_place",
     "tell_addresses",
 ]
@@ -178,6 +181,41 @@ def _notify(environ: Mapping[str, str], message: str) -> None:
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
         notify.connect(f"\0{address[1:]}" if address.startswith("@") else address)
         notify.send(message.encode())
+
+
+# The folder of the private sockets.
+
+LONGEST_FOLDER: Final = 80
+"""Bytes. The system allows 104 to 108 for the path of a Unix socket in it."""
+
+
+@contextmanager
+def private_place(kind: str, environ: Mapping[str, str]) -> Iterator[Path]:
+    """A folder for Unix sockets of this process, private to the user. One that a killed hub left is removed."""
+    folder: Path | None = None
+    with suppress(OSError):
+        hubs = private_folder(private_folder(state_folder(environ)) / "hubs")
+        for left in hubs.glob(f"*.{kind}"):
+            if not _runs(left.stem):
+                shutil.rmtree(left, ignore_errors=True)
+        if len(os.fsencode(hubs)) < LONGEST_FOLDER:
+            folder = hubs / f"{os.getpid()}.{kind}"
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(mode=PRIVATE_FOLDER)
+    if folder is None:
+        folder = Path(tempfile.mkdtemp(prefix="holdfast-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _runs(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
 
 
 # The place at which clients join.

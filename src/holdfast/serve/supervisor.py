@@ -10,7 +10,8 @@ it as a hub behind a hub: it shows the inner state and words as its own, and dec
 
 What can happen, and what is done:
 
-- **A worker dies.** Its calls fail, no others. The next one starts, later each time.
+- **A worker dies.** Its calls fail, no others. The next one starts, later each time. The same is done if the system
+  cannot start one, also the first: a machine that comes up may have no process left for a moment.
 - **A worker hangs.** It gets no more connections, and is killed after a while.
 - **The process of the stdio servers dies.** The next one starts. The supervisor keeps its listening socket open, so a
   call waits in the queue for the next process, as long as the call may wait, and is not refused.
@@ -33,7 +34,12 @@ worker that holds the fewest, so they are spread evenly, also after one was star
 workers that accept on one socket take what they get, and ``SO_REUSEPORT`` resets what waits in the queue of a worker
 that ends (docs/adr/0029).
 
-The first worker starts alone, so that a wrong option is told once.
+The first worker starts alone. If it ends before it accepts, that is the end of all: a wrong option is told once.
+
+A process has few states, and they are read from what is known anyway. It *takes* connections if its last report says
+so; it *leaves* if it was asked to; it has *ended* if the system has its exit code. The system closes its end of the
+socket when it is gone: that is how its end is noticed. One deadline says until when it must accept or end, and one task
+looks at it (``WorkerProcess.attend``).
 """
 
 from __future__ import annotations
@@ -41,17 +47,16 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import math
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -61,15 +66,20 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from holdfast.config import state_folder
 from holdfast.core import SharedStore
 from holdfast.errors import HoldfastError
-from holdfast.files import PRIVATE_FOLDER, private_folder
 from holdfast.fleet import serve_broker
 from holdfast.hub import sleep_until_poll
 from holdfast.serve.hub_secrets import read_token
 from holdfast.serve.isolation import hidden_environment
-from holdfast.serve.listening import Announcement, keep_state_private, notify_successor, shared_place, tell_addresses
+from holdfast.serve.listening import (
+    Announcement,
+    keep_state_private,
+    notify_successor,
+    private_place,
+    shared_place,
+    tell_addresses,
+)
 from holdfast.serve.options import Serving
 from holdfast.serve.program import END_SIGNALS, found_config, leave_terminal, on_terminal, own_command, program_stamp
 from holdfast.serve.takeover import handing_over
@@ -90,7 +100,7 @@ from holdfast.serve.worker_link import (
     send_state,
 )
 
-__all__ = ["ConnectionSpread", "Supervisor", "WorkerPool", "WorkerProcess", "private_place"]
+__all__ = ["Supervisor", "WorkerPool", "WorkerProcess", "spread"]
 
 log = logging.getLogger("holdfast.serve")
 
@@ -115,8 +125,6 @@ PAUSE_SECONDS = 0.05
 """How long connections wait in the system's queue if no worker can take one, or no descriptor is left."""
 JOIN_WORKER = 1
 """The worker that serves the clients that join: they need one process that has them."""
-LONGEST_PATH = 80
-"""Bytes of the folder. The system allows 104 to 108 for the path of a Unix socket in it."""
 
 
 class Supervisor:
@@ -126,111 +134,80 @@ class Supervisor:
         assert serving.listener is not None  # noqa: S101 - several workers serve over HTTP
         self._serving = serving
         self._listener = serving.listener
-        self._key = secrets.token_urlsafe(48)
-        self._token = serving.control_token
-        self._began = time.time()
-        self._starts = 0
         self._roll_wanted = anyio.Event()
         self._on_terminal = on_terminal()  # now: a terminal that was closed is none any more
-        self._demo = ""
-        self._joins = False
-        self._code = 0
 
     def run(self) -> int:
         """Serve until a signal; returns the exit code: that of the first worker, if it does not start."""
         keep_state_private(os.environ)
-        with private_place() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stdio:
+        with private_place("workers", os.environ) as folder, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stdio:
             stdio.bind(str(folder / "stdio.sock"))
             stdio.listen(1024)
-            anyio.run(self._run, folder, stdio)
-        return self._code
+            return anyio.run(self._run, folder, stdio)
 
-    async def _run(self, folder: Path, stdio: socket.socket) -> None:
+    async def _run(self, folder: Path, stdio: socket.socket) -> int:
         log_faults_in_lines()
-        self._folder = folder
-        async with found_config(self._serving) as (config, self._demo), anyio.create_task_group() as tasks:
-            self._pool = pool = WorkerPool(self._serving, self._task, stdio, tasks)
-            note = Announcement(self._serving, config)
-            if (place := shared_place(self._serving)) is not None:
-                # It, and not the worker that serves them, holds the lock: when that worker dies, its clients wait for
-                # the next one, and start no hub of their own.
-                self._joins = True
+        serving = self._serving
+        async with found_config(serving) as (config, demo), anyio.create_task_group() as tasks:
+            note, place = Announcement(serving, config), shared_place(serving)
+            task = WorkerTask(
+                host=serving.host,
+                port=serving.port,
+                supervisor=os.getpid(),
+                folder=str(folder),
+                token=serving.control_token,
+                key=secrets.token_urlsafe(48),
+                started=time.time(),
+                demo=demo,
+                joins=place is not None,
+            )
+            self._pool = pool = WorkerPool(serving, task, stdio, tasks)
+            if place is not None:
+                # The supervisor, and not the worker that serves them, holds the lock: when that worker dies, its
+                # clients wait for the next one, and start no hub of their own.
                 tasks.start_soon(place.follow)
             await tasks.start(serve_broker, folder / "broker.sock", pool.store)
             tasks.start_soon(self._follow_signals)
-            tasks.start_soon(ConnectionSpread(self._listener, pool.all).run)
+            tasks.start_soon(spread, self._listener, lambda: pool.of_clients)
             has_stdio = any(one.transport == "stdio" and not one.problems for one in config.servers.values())
             tasks.start_soon(self._run_stdio_servers, None if has_stdio else stdio)
-            offered = None if self._demo else self._listener
+            offered = None if demo else self._listener
             async with handing_over(offered, os.environ, partial(self._succeeded, note)) as handover:
                 with note.at(handover):
                     tasks.start_soon(self._follow_token, note)
-                    if await self._begin():
-                        tell_addresses(self._serving, config, sign_in_code=self._new_code)
+                    if await pool.begin():
+                        tell_addresses(serving, config, sign_in_code=self._new_code)
                     tasks.start_soon(self._roll_when_asked)
-                    await pool.until(lambda: pool.is_ending and not pool.of_clients)
-            await pool.end_stdio_servers()
+                    await pool.end()
             tasks.cancel_scope.cancel()
+        return pool.code
 
     def _new_code(self) -> str:
         """A code that signs in a browser at any worker."""
         from holdfast.control import BrowserSessions  # noqa: PLC0415 - it imports cryptography, and few need a code
 
-        return BrowserSessions(self._token, key=self._key.encode(), used_in=self._folder / "codes").new_code()
-
-    def _task(self, number: int, waits: bool, channel: int, connections: int) -> WorkerTask:
-        self._starts += 1
-        return WorkerTask(
-            number=number,
-            channel=channel,
-            connections=connections,
-            host=self._serving.host,
-            port=self._serving.port,
-            supervisor=os.getpid(),
-            folder=str(self._folder),
-            start=self._starts,
-            token=self._token,
-            key=self._key,
-            started=self._began,
-            demo=self._demo,
-            joins=self._joins and number == JOIN_WORKER,
-            waits=waits,
-        )
-
-    async def _begin(self) -> bool:
-        """Start the workers, the first one alone; whether all of them accept."""
-        pool, waits = self._pool, self._serving.predecessor is not None
-        first = await pool.start(1, waits=waits)
-        if not await pool.put_in_force(first):
-            if not pool.is_ending:
-                pool.leave(END)
-                self._code = first.process.returncode or 1
-            return False
-        others = range(2, pool.size + 1)
-        for number in others:
-            pool.in_force[number] = await pool.start(number, waits=waits)
-        await pool.until(lambda: pool.is_ending or all(pool.in_force[number].stays for number in others))
-        return not pool.is_ending
+        task = self._pool.task
+        return BrowserSessions(task.token, key=task.key.encode(), used_in=task.codes).new_code()
 
     async def _run_stdio_servers(self, unused: socket.socket | None) -> None:
-        """Start the process of the stdio servers; where there are none, when a worker first connects to ``unused``.
+        """Run the process of the stdio servers; where there are none, once a worker has connected to ``unused``.
 
         The file may have none at the start, and get some later.
         """
         if unused is not None:
             await anyio.wait_readable(unused)
-        self._pool.in_force[STDIO_NUMBER] = await self._pool.start(STDIO_NUMBER)
+        await self._pool.keep(STDIO_NUMBER)
 
     async def _follow_token(self, note: Announcement) -> None:
         """Read each new token in the file: commands find the hub by a note, which must have it."""
-        file = self._serving.options.control_token_file
+        file, pool = self._serving.options.control_token_file, self._pool
         while file is not None:
             await sleep_until_poll(TOKEN_SECONDS)
             with suppress(HoldfastError):
                 token = await anyio.to_thread.run_sync(read_token, file)
-                if token != self._token:
+                if token != pool.task.token:
                     mask_in_log(token)
-                    self._token = token
+                    pool.task = replace(pool.task, token=token)
                     note.change_token(token)
 
     async def _follow_signals(self) -> None:
@@ -258,35 +235,38 @@ class Supervisor:
 
 
 class WorkerPool:
-    """The processes of one supervisor: which of them run, and which one takes the place of another."""
+    """The processes of one supervisor. Each number is a place, and one process is in it.
+
+    ``keep`` alone starts a process in a place that is empty, and ``roll`` alone puts another one in the place of one
+    that runs. Both are plain code from the start of a process to the place it gets, so neither can come between.
+    """
 
     def __init__(
-        self,
-        serving: Serving,
-        task: Callable[[int, bool, int, int], WorkerTask],
-        stdio_listener: socket.socket,
-        tasks: anyio.abc.TaskGroup,
+        self, serving: Serving, task: WorkerTask, stdio_listener: socket.socket, tasks: anyio.abc.TaskGroup
     ) -> None:
-        """``task`` gets a number, whether the worker waits for its servers, and the descriptors of its sockets."""
+        """``task`` is what all processes are told; each gets its number and its sockets besides."""
         self.size = serving.options.worker_count
         """How many workers there are to be, besides the process of the stdio servers."""
-        self._drain = serving.options.drain
-        self._seconds = {LEAVE: serving.lame_duck + self._drain, SUCCEED: 2 * serving.leave_seconds, END: 0.0}
-        """How long a worker may take that is asked to leave."""
+        self.task = task
         self.in_force: dict[int, WorkerProcess] = {}
-        """The process for each number."""
-        self.all: set[WorkerProcess] = set()
-        """Those too that are being replaced, or are to take the place of another one."""
+        """The process in each place: the last one, while it has ended and the next one has not started."""
+        self.all: list[WorkerProcess] = []
+        """Those that run, the oldest first: those too that are being replaced, or are to take the place of another."""
         self.store = SharedStore()
         """What the workers share."""
         self.is_ending = False
         """Whether the workers leave, and none is started any more."""
-        self.is_over = False
-        """Whether the last worker has ended. Until then calls may need the process of the stdio servers."""
-        self._task = task
+        self.code = 0
+        """The exit code of the supervisor."""
+        self._drain = serving.options.drain
+        self._seconds = {LEAVE: serving.lame_duck + self._drain, SUCCEED: 2 * serving.leave_seconds, END: 0.0}
+        """How long a worker may take that is asked to leave."""
+        self._succeeds = serving.predecessor is not None
+        self._has_begun = False
+        """Whether a worker ever took connections."""
         self._stdio_listener = stdio_listener
         self._tasks = tasks
-        self._delays: dict[int, float] = {}
+        self._starts = 0
         self._changed = anyio.Event()
         """Set, and replaced by the next one, when anything changed that a task may wait for."""
 
@@ -304,170 +284,163 @@ class WorkerPool:
             await self._changed.wait()
 
     def changed(self) -> None:
-        """Tell each worker which of them are members, the oldest first, and whether all that start are ready.
+        """Tell each worker which of them are members, and whether all that start are ready.
 
-        Members accept, and stay or go on until the lame-duck period is over: till then they are one hub. A probe gets
-        one answer, and not that of the worker that it meets. A worker that waits does not count: it accepts when it is
-        ready.
+        Members take connections: those that leave go on until the lame-duck period is over, and till then they are one
+        hub. A probe gets one answer, and not that of the worker that it meets. A worker that waits does not count: it
+        accepts when it is ready.
         """
-        self._changed.set()
-        self._changed = anyio.Event()
-        accept = sorted((one for one in self.all if one.stays or one.takes), key=lambda one: one.begun)
-        members = tuple((one.number, one.task.socket) for one in accept)
+        members = tuple((one.number, one.task.socket) for one in self.all if one.takes)
+        self._has_begun = self._has_begun or any(one.takes for one in self.of_clients)
         ready = self.size in self.in_force and all(one.task.waits or one.report.ready for one in self.of_clients)
         for one in self.all:
             # The process of the stdio servers answers for itself alone.
             one.tell(WorkerOrders(members=() if one.task.runs_stdio else members, ready=ready))
+        self._changed.set()
+        self._changed = anyio.Event()
 
-    async def start(self, number: int, *, waits: bool = False) -> WorkerProcess:
-        """Start a process. Until it is in force, it is not started again if it ends."""
-        listener = self._stdio_listener if number == STDIO_NUMBER else None
-        worker = await WorkerProcess.start(partial(self._task, number, waits), self.changed, listener)
-        self.all.add(worker)
-        self._tasks.start_soon(self._attend, worker)
-        if self._ends(number):
-            worker.kill()
-        return worker
+    async def begin(self) -> bool:
+        """Start the workers, the first one alone, so that a wrong option is told once; whether all of them accept."""
+        for number in range(1, self.size + 1):
+            self._tasks.start_soon(self.keep, number)
+            await self.until(lambda: self._has_begun or self.is_ending)
+        await self.until(lambda: sum(one.stays for one in self.of_clients) == self.size or self.is_ending)
+        return not self.is_ending
 
-    def _ends(self, number: int) -> bool:
-        """Whether the process with this number is needed no more."""
-        return self.is_over if number == STDIO_NUMBER else self.is_ending
-
-    async def put_in_force(self, new: WorkerProcess) -> bool:
-        """Wait until a new worker accepts, and until the one before has left; False if the new one does not accept."""
-        await self.until(lambda: new.accepted or new.ended)
-        if self.is_ending or new.ended:
-            return False
-        old = self.in_force.get(new.number)
-        self.in_force[new.number] = new
-        if old is not None:
-            log.info("%s is replaced: the old one serves open connections until they close", new.name)
-            old.ask(SUCCEED)
-            await old.gone(self._seconds[SUCCEED])
-        return True
-
-    async def _attend(self, worker: WorkerProcess) -> None:
-        """Look after a process until it ends, and start the next one if its end was not wanted."""
-        code = await worker.attend()
-        self.all.discard(worker)
-        self.store.died(worker.task.replica_of(worker.process.pid))
-        self.changed()
-        if not worker.asked:
-            if anyio.current_time() - worker.begun > STEADY_SECONDS:  # as soon as the first time
-                self._delays.pop(worker.number, None)
-            await self._start_next(worker, f"ended by signal {-code}" if code < 0 else f"ended with code {code}")
-
-    async def _start_next(self, ended: WorkerProcess, why: str = "") -> None:
-        """Start the one that takes the place of one that ended: at once, or, with a reason ``why``, later each time."""
-        number = ended.number
-        while self._is_missed(ended):
-            if why:
-                delay = self._delays.get(number, FIRST_DELAY)
-                self._delays[number] = min(2 * delay, LONGEST_DELAY)
-                log.error("%s %s; the next one starts in %g s", ended.name, why, delay)
-                await anyio.sleep(delay)
-            if not self._is_missed(ended):
-                return
+    async def keep(self, number: int) -> None:
+        """Keep a process in a place. The next one starts a moment after one that ended by itself, later each time."""
+        delay = FIRST_DELAY
+        while not self._is_over(number):
             try:
-                waits = not ended.asked and any(one.stays for one in self.of_clients)
-                new = await self.start(number, waits=waits)
-            except OSError as exc:
-                why = f"cannot be started ({exc.strerror})"
-                continue
-            if not self._is_missed(ended):
-                new.kill()  # a roll put another one in its place meanwhile
-                return
-            self.in_force[number] = new
+                if number not in self.in_force or self.in_force[number].ended:
+                    self.in_force[number] = self.start(number)
+            except OSError as exc:  # no process or memory is left, or the program is being installed again
+                what = f"cannot be started ({exc.strerror})"
+            else:
+                await self.until(lambda: self.in_force[number].ended)  # a roll may have put it there
+                ended = self.in_force[number]
+                if ended.asked:
+                    continue
+                if not self._has_begun and number != STDIO_NUMBER:
+                    self.code = ended.process.returncode or 1
+                    self.leave(END)
+                if anyio.current_time() - ended.begun > STEADY_SECONDS:
+                    delay = FIRST_DELAY
+                what = ended.end
+            if not self._is_over(number):
+                log.error("%s %s; the next one starts in %g s", name_of(number), what, delay)
+                await anyio.sleep(delay)
+                delay = min(2 * delay, LONGEST_DELAY)
 
-    def _is_missed(self, ended: WorkerProcess) -> bool:
-        return not self._ends(ended.number) and self.in_force.get(ended.number) is ended
+    def _is_over(self, number: int) -> bool:
+        """Whether a place stays empty. Calls of the last worker may need the process of the stdio servers."""
+        return self.is_ending and not (number == STDIO_NUMBER and self.of_clients)
+
+    def start(self, number: int) -> WorkerProcess:
+        """Start a process, which is in no place yet; raises ``OSError``."""
+        self._starts += 1
+        # One that starts while others accept connects its servers first: no call waits for it.
+        waits = any(one.stays for one in self.of_clients) if self.size in self.in_force else self._succeeds
+        joins = self.task.joins and number == JOIN_WORKER
+        task = replace(self.task, number=number, start=self._starts, waits=waits, joins=joins)
+        listener = self._stdio_listener if number == STDIO_NUMBER else None
+        process = WorkerProcess.start(task, self.changed, listener)
+        self.all.append(process)
+        self._tasks.start_soon(self._attend, process)
+        return process
+
+    async def _attend(self, process: WorkerProcess) -> None:
+        await process.attend()
+        self.all.remove(process)
+        self.store.died(process.task.replica_of(process.process.pid))
+        self.changed()
 
     async def roll(self) -> None:
         """Replace the workers one at a time. A new one that does not start leaves the old one in its place."""
         if self.is_ending:
             return
         log.info("the workers are replaced, one at a time")
-        stdio = self.in_force.get(STDIO_NUMBER)
-        if stdio is not None and await self._reloads(stdio):
-            stdio = None
+        outdated: WorkerProcess | None = None
+        if (stdio := self.in_force.get(STDIO_NUMBER)) is not None:
+            await self.until(lambda: stdio.takes or stdio.ended)  # before that, the signal would end it
+            if program_stamp() == stdio.program:
+                stdio.process.send_signal(signal.SIGHUP)  # it stays, and reads its files again
+            else:
+                outdated = stdio
         for number in range(1, self.size + 1):
-            if self._ends(number):
-                return
-            try:
-                new = await self.start(number, waits=True)
-            except OSError as exc:
-                log.warning("worker %d was not replaced (%s): the old one goes on", number, exc.strerror)
-                return
-            if not await self.put_in_force(new):
-                if not self.is_ending:
-                    log.error("%s was not replaced, because the new one did not start: the old one goes on", new.name)
+            if self._is_over(number) or not await self._replace(number):
                 return
             # After the first worker: a program that does not start must not cost the stdio servers.
-            if stdio is not None and number == 1 and stdio.stays and not self._ends(number):
-                log.info("another program is installed: %s finishes its calls and is replaced", stdio.name)
-                stdio.ask(LEAVE)
-                await stdio.gone(self._drain)
-                await self._start_next(stdio)
+            if outdated is not None and outdated.stays and not self._is_over(number):
+                log.info("another program is installed: %s finishes its calls and is replaced", outdated.name)
+                await self._let_go(outdated, LEAVE, self._drain)
 
-    async def _reloads(self, stdio: WorkerProcess) -> bool:
-        """Let the process of the stdio servers read its files again; False if another program is installed by now."""
-        await self.until(lambda: stdio.accepted or stdio.ended)
-        is_same = program_stamp() == stdio.program
-        if is_same and not self.is_ending:
-            stdio.reload()
-        return is_same
+    async def _replace(self, number: int) -> bool:
+        """Put a new worker in a place when it accepts, and wait until the one before has left."""
+        try:
+            new = self.start(number)
+        except OSError as exc:
+            log.warning("worker %d was not replaced (%s): the old one goes on", number, exc.strerror)
+            return False
+        await self.until(lambda: new.takes or new.ended)
+        if self.is_ending:
+            return False
+        if new.ended:
+            log.error("%s was not replaced, because the new one did not start: the old one goes on", new.name)
+            return False
+        log.info("%s is replaced: the old one serves open connections until they close", new.name)
+        old, self.in_force[number] = self.in_force[number], new
+        await self._let_go(old, SUCCEED, self._seconds[SUCCEED])
+        return True
 
-    async def end_stdio_servers(self) -> None:
-        """After the last worker: let the process of the stdio servers finish its calls, and wait for its end."""
-        self.is_over = True
-        if (process := self.in_force.get(STDIO_NUMBER)) is not None:
-            process.ask(LEAVE)
-            await process.gone(self._drain)
+    async def _let_go(self, process: WorkerProcess, asked: str, seconds: float) -> None:
+        process.ask(asked, seconds)
+        self.changed()
+        await self.until(lambda: process.ended)
 
     def leave(self, asked: str) -> None:
-        """Ask all workers to leave; those that do not end in time are killed."""
+        """Ask all workers to leave."""
         self.is_ending = True
         for worker in self.of_clients:
-            worker.asked = asked  # all of them before one is told
-            self._tasks.start_soon(worker.gone, self._seconds[asked])
+            worker.ask(asked, self._seconds[asked])
         self.changed()
 
+    async def end(self) -> None:
+        """Wait until the workers were asked to leave, and for the end of all; the stdio servers are the last."""
+        await self.until(lambda: self.is_ending and not self.of_clients)
+        if (stdio := self.in_force.get(STDIO_NUMBER)) is not None:
+            await self._let_go(stdio, LEAVE, self._drain)
 
-class ConnectionSpread:
-    """Accepts connections while a worker takes them, and hands each to the worker that holds the fewest."""
 
-    def __init__(self, listener: socket.socket, workers: set[WorkerProcess]) -> None:
-        self._listener = listener
-        self._workers = workers
-        listener.setblocking(False)
+async def spread(listener: socket.socket, workers: Callable[[], Iterable[WorkerProcess]]) -> None:
+    """Accept connections while a worker takes them, and hand each to the worker that holds the fewest."""
+    listener.setblocking(False)
+    while True:
+        await anyio.wait_readable(listener)
+        if not _hand_out(listener, workers):
+            await anyio.sleep(PAUSE_SECONDS)
 
-    async def run(self) -> None:
-        """Hand connections out until cancelled."""
-        while True:
-            await anyio.wait_readable(self._listener)
-            if not self._hand_out():
-                await anyio.sleep(PAUSE_SECONDS)
 
-    def _hand_out(self) -> bool:
-        """Take what waits; False if there is a reason to wait."""
-        for _ in range(AT_ONCE):
-            taking = [one for one in self._workers if one.takes]
-            if not taking:
+def _hand_out(listener: socket.socket, workers: Callable[[], Iterable[WorkerProcess]]) -> bool:
+    """Take what waits; False if there is a reason to wait."""
+    for _ in range(AT_ONCE):
+        taking = [one for one in workers() if one.takes]
+        if not taking:
+            return False
+        try:
+            connection, _ = listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return True
+        except OSError as exc:
+            log.warning("a connection could not be accepted: %s", exc.strerror)
+            return exc.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+        with connection:
+            # Those that report in time come first.
+            in_turn = sorted(taking, key=lambda one: (one.missed > LATE_REPORTS, one.held, one.number))
+            if not any(one.hand(connection) for one in in_turn):
+                log.warning("no worker could take a connection")
                 return False
-            try:
-                connection, _ = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return True
-            except OSError as exc:
-                log.warning("a connection could not be accepted: %s", exc.strerror)
-                return exc.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-            with connection:
-                # Those that report in time come first.
-                in_turn = sorted(taking, key=lambda one: (one.missed > LATE_REPORTS, one.held, one.number))
-                if not any(one.hand(connection) for one in in_turn):
-                    log.warning("no worker could take a connection")
-                    return False
-        return True
+    return True
 
 
 class WorkerProcess:
@@ -479,7 +452,7 @@ class WorkerProcess:
     def __init__(
         self,
         task: WorkerTask,
-        process: anyio.abc.Process,
+        process: subprocess.Popen[bytes],
         channel: socket.socket,
         connections: socket.socket,
         *,
@@ -492,67 +465,70 @@ class WorkerProcess:
         """
         self.task = task
         self.number = task.number
-        """The one that takes its place has the same."""
-        self.name = "the process of the stdio servers" if task.runs_stdio else f"worker {task.number}"
+        self.name = name_of(task.number)
         self.process = process
         self.program = program
         self.begun = anyio.current_time()
         self.report = WorkerReport()
-        self.accepted = False
-        """Whether it ever took connections."""
-        self.ended = False
         self.held = 0
         """How many connections it holds: those that it reported, and those that it got since."""
         self.missed = 0
         """Looks since its last report."""
         self.asked = ""
         """What it was asked to do. Its end is expected from then on."""
-        self._owed: WorkerOrders | None = None
-        """What it could not be told."""
+        self._deadline = self.begun + START_SECONDS
+        """When it is killed if it does not accept, or does not end as it was asked to."""
+        self._orders = WorkerOrders()
         self._channel = channel
         self._connections = connections
         self._changed = changed
 
     def __repr__(self) -> str:
-        state = "serving" if self.accepted else "starting"
+        state = "serving" if self.report.takes else "starting"
         return f"<{self.name} pid={self.process.pid} {'ended' if self.ended else self.asked or state} held={self.held}>"
 
     @classmethod
-    async def start(
-        cls, task: Callable[[int, int], WorkerTask], changed: Callable[[], None], listener: socket.socket | None = None
+    def start(
+        cls, task: WorkerTask, changed: Callable[[], None], listener: socket.socket | None = None
     ) -> WorkerProcess:
-        """Start the program again. ``task`` gets the descriptors of both sockets.
-
-        With ``listener`` the process accepts there itself, and nothing is handed over.
-        """
+        """Start the program again. With ``listener`` it accepts there itself, and nothing is handed over."""
         with ExitStack() as opened:
             ours, theirs, handing, other = map(opened.enter_context, (*channel_pair(), *channel_pair()))
             program = program_stamp()
-            given = task(theirs.fileno(), (listener or other).fileno())
+            task = replace(task, channel=theirs.fileno(), connections=(listener or other).fileno())
             # The task has secrets, and goes the way of the other variables.
-            with hidden_environment({**os.environ, WORKER_VARIABLE: json.dumps(asdict(given))}) as (shown, hidden):
-                process = await anyio.open_process(
+            with hidden_environment({**os.environ, WORKER_VARIABLE: json.dumps(asdict(task))}) as (shown, hidden):
+                process = subprocess.Popen(  # noqa: S603 - ours
                     [*own_command(), *sys.argv[1:]],
                     stdin=subprocess.DEVNULL,
-                    stdout=None,
-                    stderr=None,
                     env=shown,
-                    pass_fds=(given.channel, given.connections, hidden),
+                    pass_fds=(task.channel, task.connections, hidden),
                 )
             opened.pop_all()
         theirs.close()
         other.close()
-        return cls(given, process, ours, handing, changed=changed, program=program)
+        return cls(task, process, ours, handing, changed=changed, program=program)
 
     @property
-    def stays(self) -> bool:
-        """Whether it accepted, and its end is not expected."""
-        return self.accepted and not self.asked and not self.ended
+    def ended(self) -> bool:
+        """Whether it is gone."""
+        return self.process.returncode is not None
+
+    @property
+    def end(self) -> str:
+        """How it ended."""
+        code = self.process.returncode
+        return f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
 
     @property
     def takes(self) -> bool:
         """Whether it takes connections: one that leaves goes on until the lame-duck period is over."""
-        return self.report.takes and self.asked != SUCCEED and not self.ended and not self.task.runs_stdio
+        return self.report.takes and self.asked != SUCCEED and not self.ended
+
+    @property
+    def stays(self) -> bool:
+        """Whether it takes connections, and its end is not expected."""
+        return self.takes and not self.asked
 
     def hand(self, connection: socket.socket) -> bool:
         """Hand a connection over; False if it cannot take it now."""
@@ -564,97 +540,59 @@ class WorkerProcess:
         return True
 
     def tell(self, orders: WorkerOrders) -> None:
-        """Tell it how things are, with what it is asked to do; again after its next report, if it found no room."""
-        told = send_state(self._channel, replace(orders, asked=self.asked))
-        self._owed = None if told else orders
+        """Tell it how things are, with what it is asked to do."""
+        self._orders = replace(orders, asked=self.asked)
+        send_state(self._channel, self._orders)
 
-    def ask(self, asked: str) -> None:
-        """Ask it to ``LEAVE``, ``SUCCEED`` or ``END``."""
+    def ask(self, asked: str, seconds: float) -> None:
+        """Ask it to ``LEAVE``, ``SUCCEED`` or ``END`` with the next orders; after ``seconds`` it is late."""
         self.asked = asked
-        self._changed()
-
-    def reload(self) -> None:
-        """Let it read its files again."""
-        with suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGHUP)
+        self._deadline = anyio.current_time() + seconds + END_SECONDS
 
     def kill(self, why: str = "") -> None:
         """End it now; its warden ends its children. SIGABRT would leave a core with secrets."""
         if why:
             log.error("%s %s, and is killed", self.name, why)
-        with suppress(ProcessLookupError):
-            self.process.kill()
+        self.process.kill()
 
-    async def attend(self) -> int:
-        """Listen to it until it ends; returns its exit code."""
+    async def attend(self) -> None:
+        """Listen to it until it ends."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(read_states, self._channel, self._heard)
-            tasks.start_soon(self._end_if_stuck)
-            code = await self.process.wait()
+            tasks.start_soon(self._end_if_late)
+            # The system closes its end of the socket when it is gone, however it went.
+            await read_states(self._channel, self._heard)
+            while self.process.poll() is None:  # noqa: ASYNC110 - it takes a moment
+                await anyio.sleep(PAUSE_SECONDS)
             tasks.cancel_scope.cancel()
         self._channel.close()
         self._connections.close()
-        self.ended = True
-        return code
-
-    async def gone(self, seconds: float) -> None:
-        """Wait until it ended, as it was asked to; if it does not, kill it."""
-        with anyio.move_on_after(seconds + END_SECONDS) as waiting:
-            await self.process.wait()
-        if waiting.cancelled_caught:
-            self.kill("did not end in time")
-            await self.process.wait()
 
     def _heard(self, state: dict[str, Any]) -> None:
         before, self.report = self.report, known_state(WorkerReport, state)
         self.missed, self.held = 0, self.report.held
-        self.accepted = self.accepted or self.report.takes
-        if self._owed is not None:
-            self.tell(self._owed)
+        if self.stays:
+            self._deadline = math.inf
+        # Orders that found no room were cut. Each report shows that it reads again, so they are told again.
+        send_state(self._channel, self._orders)
         if (before.takes, before.ready) != (self.report.takes, self.report.ready):
             self._changed()
 
-    async def _end_if_stuck(self) -> None:
-        """Kill it if it never accepts, or does not report any more; one that was asked to leave has its own deadline.
+    async def _end_if_late(self) -> None:
+        """Kill it if it does not accept or end in time, or does not report any more.
 
         Looks without a report are counted, not seconds: a machine that was suspended has looked once meanwhile.
         """
         why = ""
-        while not why and not self.asked:
+        while not why:
             await anyio.sleep(LOOK_SECONDS)
             self.missed += 1
-            if not self.accepted and anyio.current_time() > self.begun + START_SECONDS:
-                why = f"does not accept connections after {START_SECONDS:g} s"
-            elif self.accepted and self.missed > MISSED_REPORTS:
+            if anyio.current_time() > self._deadline:
+                why = "did not end in time" if self.asked else f"does not accept connections after {START_SECONDS:g} s"
+            elif self.stays and self.missed > MISSED_REPORTS:
                 why = f"hangs: it has not reported for {MISSED_REPORTS * LOOK_SECONDS:g} s"
-        if not self.asked:
-            self.kill(why)
+        self.kill(why)
 
 
-@contextmanager
-def private_place() -> Iterator[Path]:
-    """A folder for the sockets, private to the user. One that a killed supervisor left is removed."""
-    folder: Path | None = None
-    with suppress(OSError):
-        hubs = private_folder(private_folder(state_folder(os.environ)) / "hubs")
-        for left in hubs.glob("*.workers"):
-            if not _runs(left.stem):
-                shutil.rmtree(left, ignore_errors=True)
-        if len(os.fsencode(hubs)) < LONGEST_PATH:
-            folder = hubs / f"{os.getpid()}.workers"
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(mode=PRIVATE_FOLDER)
-    if folder is None:
-        folder = Path(tempfile.mkdtemp(prefix="holdfast-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _runs(pid: str) -> bool:
-    try:
-        os.kill(int(pid), 0)
-    except (OSError, ValueError, OverflowError):
-        return False
-    return True
+def name_of(number: int) -> str:
+    """What the log calls the process in a place."""
+    return "the process of the stdio servers" if number == STDIO_NUMBER else f"worker {number}"

@@ -30,33 +30,27 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
 import anyio.abc
 
-from holdfast.config import state_folder
 from holdfast.control import RunningHub, running_hubs
 from holdfast.errors import HoldfastError
-from holdfast.files import private_folder
 from holdfast.serve.isolation import hidden_environment
 from holdfast.serve.join_address import SocketPeer, peer_of
+from holdfast.serve.listening import private_place
 from holdfast.serve.program import own_command
 
 __all__ = ["Predecessor", "find_predecessor", "handing_over"]
 
 log = logging.getLogger("holdfast.serve")
-
-LONGEST_PATH = 100
-"""Bytes. The system allows 104 to 108 for the path of a Unix socket."""
 
 ANSWER_SECONDS = 10.0
 START_SECONDS = 300.0
@@ -81,31 +75,22 @@ async def handing_over(
     Yields the path of the Unix socket at which a successor asks; empty without one. ``on_successor`` is called once,
     with the process id of a successor that accepts connections. A hub without ``listener`` offers nothing.
     """
-    made: Path | None = None
     if listener is None:
         yield ""
         return
-    try:
-        path = private_folder(state_folder(environ) / "hubs") / f"{os.getpid()}.sock"
-        if len(os.fsencode(path)) > LONGEST_PATH:
-            made = Path(tempfile.mkdtemp(prefix="holdfast-"))
-            path = made / "hub.sock"
-        path.unlink(missing_ok=True)
-        offered = await anyio.create_unix_listener(path, mode=0o600)
-    except OSError as exc:
-        log.warning("no successor can take over from this hub: %s", exc)
-        yield ""
-        return
-    try:
+    with ExitStack() as stack:
+        try:
+            path = stack.enter_context(private_place("takeover", environ)) / "hub.sock"
+            offered = await anyio.create_unix_listener(path, mode=0o600)
+        except OSError as exc:
+            log.warning("no successor can take over from this hub: %s", exc)
+            yield ""
+            return
         async with offered, anyio.create_task_group() as tasks:
             tasks.start_soon(_offer, offered, listener, on_successor)
             tasks.start_soon(_start_successors, environ)
             yield str(path)
             tasks.cancel_scope.cancel()
-    finally:
-        path.unlink(missing_ok=True)
-        if made is not None:
-            shutil.rmtree(made, ignore_errors=True)
 
 
 async def _offer(

@@ -73,10 +73,11 @@ ORPHAN_SECONDS = 1.0
 class WorkerTask:
     """What a worker gets from its supervisor."""
 
-    number: int
-    channel: int
+    number: int = STDIO_NUMBER
+    """The one that takes its place has the same."""
+    channel: int = -1
     """The descriptor of the socket for reports and orders."""
-    connections: int
+    connections: int = -1
     """The descriptor of the socket on which connections are handed over, or, of the stdio process, accepted."""
     host: str
     port: int
@@ -171,6 +172,9 @@ class HandedConnections(socket.socket):
     def accept(self) -> tuple[socket.socket, Any]:
         """The next connection and its peer. One that its client left meanwhile is passed over: others wait behind."""
         while True:
+            # A descriptor that finds no place here is closed by the system, and its connection with it. So a place must
+            # be free first: this raises EMFILE, as a listener does, and the connection waits.
+            os.close(os.dup(self.fileno()))
             _, descriptors, _, _ = socket.recv_fds(self, 1, 1)
             if not descriptors:
                 raise ConnectionAbortedError("the supervisor is gone")
@@ -225,7 +229,7 @@ class WorkerLink:
         send_state(self._channel, self._report)
 
     async def follow(self, succeeded: Callable[[], Coroutine[object, object, None]], held: Callable[[], int]) -> None:
-        """WorkerReport, and do what the supervisor says, until cancelled.
+        """Report, and do what the supervisor says, until cancelled.
 
         ``succeeded`` serves what is open until it closes, and ends. ``held`` is the number of connections here.
         """
@@ -285,14 +289,11 @@ def channel_pair() -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-def send_state(channel: socket.socket, state: WorkerReport | WorkerOrders) -> bool:
-    """Send a state; False if not all of it found room, or the process is gone."""
-    # The first line end is that of a line before that was cut: it must not spoil this one.
-    line = b"\n" + json.dumps(asdict(state)).encode() + b"\n"
-    try:
-        return channel.send(line) == len(line)
-    except OSError:
-        return False
+def send_state(channel: socket.socket, state: WorkerReport | WorkerOrders) -> None:
+    """Send a state. One that finds no room is cut: it is sent again, by a report each second and by its answer."""
+    with suppress(OSError):  # no room at all, or the process is gone
+        # The first line end is that of a line before that was cut: it must not spoil this one.
+        channel.send(b"\n" + json.dumps(asdict(state)).encode() + b"\n")
 
 
 def known_state(kind: type[State], told: dict[str, Any]) -> State:
