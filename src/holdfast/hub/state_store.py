@@ -75,7 +75,7 @@ class Store:
     """One state file. Each method opens and closes it, so that any worker thread may call it."""
 
     def __init__(self, file: Path) -> None:
-        self._file = file
+        self.file = file
         self._read_only = False
         self._known: dict[str, StoredServer] = {}
         """The rows as this hub read or wrote them last."""
@@ -87,18 +87,18 @@ class Store:
     def load(self) -> dict[str, StoredServer]:
         """Everything that is stored; nothing if the file cannot be read. A corrupt file is set aside."""
         # Before the read: another hub may replace a bad file meanwhile, and the new one must not be set aside.
-        seen = file_stamp(self._file)
+        seen = file_stamp(self.file)
         try:
-            if not self._file.exists():
+            if not self.file.exists():
                 return {}
             with closing(self._open()) as database:
                 self._known = _read(database)
                 return dict(self._known)
         except (OSError, _NewerSchema) as exc:
-            log.warning("the state file %s cannot be read: %s", self._file, exc)
+            log.warning("the state file %s cannot be read: %s", self.file, exc)
         except (sqlite3.Error, ValueError, KeyError, TypeError, AttributeError) as exc:
             if _out_of_reach(exc):
-                log.warning("the state file %s cannot be read: %s", self._file, exc)
+                log.warning("the state file %s cannot be read: %s", self.file, exc)
             else:
                 self._set_aside(seen, exc)
         return {}
@@ -112,7 +112,7 @@ class Store:
         if self._read_only:
             return True
         try:
-            private_folder(self._file.parent)
+            private_folder(self.file.parent)
             with closing(self._open()) as database, database:
                 switched = self._switched(servers)
                 _write(database, self._known, servers, switched)
@@ -127,7 +127,7 @@ class Store:
             self._own = {server: one.disabled for server, one in servers.items()}
             self._written = frozenset(servers)
         except (sqlite3.Error, OSError, ValueError, _NewerSchema) as exc:
-            log.warning("the state file %s could not be written: %s", self._file, exc)
+            log.warning("the state file %s could not be written: %s", self.file, exc)
             return False
         return True
 
@@ -152,7 +152,7 @@ class Store:
             with closing(self._open()) as database:
                 rows = dict(database.execute("SELECT id, disabled FROM servers"))
         except (sqlite3.Error, OSError, _NewerSchema) as exc:
-            log.debug("the state file %s cannot be read: %s", self._file, exc)
+            log.debug("the state file %s cannot be read: %s", self.file, exc)
             return None
         changed = {
             server: bool(rows[server])
@@ -167,23 +167,14 @@ class Store:
         """This hub did what another one had written: to do the opposite is a switch of its own from now on."""
         self._own[server] = disabled
 
-    @property
-    def file(self) -> Path:
-        """Where it is kept."""
-        return self._file
-
-    def stamp(self) -> FileStamp:
-        """Changes when a hub writes the file."""
-        return file_stamp(self._file)
-
     def _open(self) -> sqlite3.Connection:
-        new = not self._file.exists()
+        new = not self.file.exists()
         # IMMEDIATE: a transaction takes the write lock at its beginning, where it may wait for another hub. A
         # transaction that reads first and wants the lock later fails at once.
-        database = sqlite3.connect(self._file, timeout=BUSY_SECONDS, isolation_level="IMMEDIATE")
+        database = sqlite3.connect(self.file, timeout=BUSY_SECONDS, isolation_level="IMMEDIATE")
         try:
             if new:
-                self._file.chmod(PRIVATE_FILE)
+                self.file.chmod(PRIVATE_FILE)
             (version,) = database.execute("PRAGMA user_version").fetchone()
             if version > SCHEMA_VERSION:
                 self._read_only = True
@@ -200,13 +191,13 @@ class Store:
 
     def _set_aside(self, seen: FileStamp, exc: Exception) -> None:
         try:
-            aside = set_aside_once(self._file, seen)
+            aside = set_aside_once(self.file, seen)
         except OSError as refusal:
             self._read_only = True
-            log.warning("the state file %s cannot be read (%s) and cannot be set aside: %s", self._file, exc, refusal)
+            log.warning("the state file %s cannot be read (%s) and cannot be set aside: %s", self.file, exc, refusal)
         else:
             where = f"set aside as {aside.name}" if aside is not None else "another hub has set it aside"
-            log.warning("the state file %s cannot be read (%s): %s", self._file, exc, where)
+            log.warning("the state file %s cannot be read (%s): %s", self.file, exc, where)
 
 
 class _NewerSchema(Exception):
@@ -313,6 +304,8 @@ class StateWriter:
         self._store = store
         self._pins = pins
         self._snapshot = snapshot
+        self._read_at: tuple[FileStamp, FileStamp] = (None, None)
+        """The stamps of the store and of the approvals from before they were read."""
         self._last: HubState | None = None
         """The state of a hub that closes: its slots no longer tell who is disabled."""
         self._pending = False
@@ -322,6 +315,9 @@ class StateWriter:
 
     def restore(self, config: Config) -> Catalog:
         """Read the last good catalog, for the servers whose definition is unchanged."""
+        if self._store is not None:
+            # Before the read: what another hub writes from now on is seen by the first poll.
+            self._read_at = file_stamp(self._store.file), self._pins.stamp()
         self._pins.load()
         catalog = Catalog().arrange(written_prefixes(config), longest=config.settings.name_length)
         kept = self._store.load() if self._store is not None else {}
@@ -364,7 +360,7 @@ class StateWriter:
         """
         if self._store is None:
             return
-        switches, approvals = self._store.stamp(), self._pins.stamp()
+        switches, approvals = self._read_at
         while True:
             await sleep_until_poll(POLL_SECONDS)
             async with self._writing:
