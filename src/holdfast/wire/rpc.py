@@ -587,7 +587,7 @@ class RpcPeer:
             detail = quoted(", ".join(name[:40] for name in list(members)[:10]), origin="its members", most=100)
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail))
         self.spoke = True
-        method = text_of(members.get("method"))
+        method = text_of(members["method"]) if "method" in members else None
         if method is None:
             self._resolve(message_id, members, result, own)
             return
