@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -123,6 +124,12 @@ async def test_replicas_on_redis_learn_what_they_learn_from_the_simulated_store(
         assert one.synced
         assert other.synced
     await real.close()
+
+
+def test_a_fleet_without_the_package_of_redis_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "redis.asyncio", None)
+    with pytest.raises(UsageError, match="needs the package redis"):
+        RedisStore(RedisAddress.parse("redis://localhost"))
 
 
 @pytest.mark.requirement("FLEET-2", "FLEET-4")

@@ -9,7 +9,13 @@ import anyio
 import pytest
 
 from holdfast.core import Item, Listing, events as on
-from holdfast.fleet.shared_records import SharedDecisions, SharedEvidence, SharedListings, SharedQuestions
+from holdfast.fleet.shared_records import (
+    ConfigComparison,
+    SharedDecisions,
+    SharedEvidence,
+    SharedListings,
+    SharedQuestions,
+)
 from holdfast.keys import KeyRing
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-2")]
@@ -103,9 +109,10 @@ def test_a_replica_that_is_not_open_tells_no_question(state: State) -> None:
 
 def test_decisions_are_told_and_followed(state: State) -> None:
     decisions = SharedDecisions(cast("Any", state))
-    decisions.note_switch("a", True)
+    decisions.note_switch("a", False)
     decisions.settled()
-    assert [value for key, value in state.wrote.items() if key.startswith("switch")] == [{"off": True}] * 2
+    switches = {key: value for key, value in state.wrote.items() if key.startswith("switch")}
+    assert switches == {"switch/a": {"off": False}, "switch/b": {"off": True}}, "what the fleet decided is newer"
     decisions.note_pin("a", "echo", {"description": "x"}, False)
     decisions.note_pin("a", "other", {"description": "x"}, True)
     assert [one.get("first") for key, one in state.options.items() if key.startswith("pin")] == [True, False]
@@ -134,6 +141,43 @@ def test_that_a_server_is_back_is_news_only_if_it_was_down(state: State) -> None
     evidence.share("a", on.PeerRecovered())
     (up,) = state.wrote.values()
     assert up["up"] is True
+
+
+def test_the_replica_that_probes_a_server_is_the_one_that_says_so_or_the_next_one(state: State) -> None:
+    probes = SimpleNamespace(told=lambda: ["b"], turns=lambda server: [f"next for {server}", "here"])
+    state.member.probes, state.member.is_alone = probes, False
+    others = {"there": {"probes": ["c"]}, "odd": {"probes": "a"}}
+    evidence = SharedEvidence(cast("Any", state), cast("Any", SimpleNamespace(others=others)))
+    assert evidence.probers == {"b": "here", "c": "there"}
+    assert [evidence.prober_of(server) for server in "abc"] == ["", "here", "there"]
+    evidence.share("a", on.PeerTripped(reason="down"))
+    assert evidence.prober_of("a") == "next for a"
+    state.member.is_alone = True
+    assert evidence.prober_of("a") == "here"
+
+
+async def test_a_decision_that_cannot_be_everywhere_is_told_so_at_once(state: State) -> None:
+    """An approval of many tools would wait for each of them."""
+    known: Any = state
+    known.member.book, known.member.strangers, known.not_shared_since = [], 1, None
+    assert await SharedDecisions(known).scope("a") == "this replica only"
+    known.member.strangers, known.not_shared_since = 0, 7.0
+    assert await SharedDecisions(known).scope("a") == "this replica only"
+    assert not state.wake.is_set()
+
+
+async def test_configurations_are_compared_only_while_the_store_answers(state: State) -> None:
+    known: Any = state
+    known.now, known.member.about = lambda: 1e9, {}
+    staying = {"here": {"config": ["x"]}, "there": {"config": ["y"]}, "old": {"config": "no list"}}
+    configs = ConfigComparison(known, cast("Any", SimpleNamespace(staying=staying)), lambda: KeyRing([b"k" * 32]))
+    configs.compare("the store")
+    known.now = lambda: 2e9
+    configs.compare("the store")
+    assert [*configs.groups] == [("here",), ("there",)]
+    state.is_shared = False
+    assert [*configs.groups] == []
+    assert configs.notice == ""
 
 
 def listing(*tools: str) -> Listing:

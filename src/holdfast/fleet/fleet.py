@@ -196,8 +196,7 @@ class Fleet:
             state.problem = str(exc)
             self.failures += 1
             self._apply(member.failed(state.now()))
-            if state.not_shared_since is not None:
-                self.presence.read()  # what is not shared may have grown
+            self.presence.read()  # what is not shared may have grown
             return
         if before and self.store.connections != before:
             member.reconnected()  # this answer is not from the store that the question was for

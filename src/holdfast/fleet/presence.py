@@ -222,7 +222,7 @@ class ClientHomeFinder:
         A client without a session may have begun a moment ago. If a replica left lately that would have been its home,
         the answer is yes too: what the client may have lost there is not known.
         """
-        if client.rebuilt or not isinstance(client.owner, ClientKey):
+        if not isinstance(client.owner, ClientKey):
             return client.rebuilt
         before = self._before | {self._fleet.replica}
         return home_of(_key_of(client.owner), "", before) != self._fleet.replica

@@ -105,19 +105,22 @@ class SharedEvents:
         """Write until cancelled."""
         while True:
             await self._wake.wait()
-            await anyio.sleep(FLUSH_SECONDS)
-            if writes := self._batch():
-                try:
-                    await self._store.append(writes)
-                    self.problem = ""
-                except StoreUnavailable as exc:
-                    if not self.problem:
-                        log.info("events of sessions are not shared: %s", exc)
-                    self.problem = str(exc)
-                    self.dropped += len(writes)
-                    await anyio.sleep(RETRY_SECONDS)
-            if not self._queue:
-                self._wake.clear()
+            self._wake.clear()
+            while self._queue:
+                await anyio.sleep(FLUSH_SECONDS)  # what comes meanwhile goes out with it
+                if writes := self._batch():
+                    await self._write(writes)
+
+    async def _write(self, writes: list[LogWrite]) -> None:
+        try:
+            await self._store.append(writes)
+            self.problem = ""
+        except StoreUnavailable as exc:
+            if not self.problem:
+                log.info("events of sessions are not shared: %s", exc)
+            self.problem = str(exc)
+            self.dropped += len(writes)
+            await anyio.sleep(RETRY_SECONDS)
 
     async def close(self) -> None:
         """Close the connections to the store."""

@@ -351,9 +351,11 @@ class FleetUserTokens(UserTokenStore):
         for user, names in list(self._names.items()):
             for record in [one for name in names if (one := self._state.member.book.get(name)) is not None]:
                 row = self._seal.opened(record)
-                if row is not None and row.grant is None:
+                if row is None:
+                    continue
+                if row.grant is None:
                     unreadable += 1
-                elif row is not None and row.grant is not None and self._seal.users(row.principal)[0] != user:
+                elif self._seal.users(row.principal)[0] != user:
                     newest = self._state.member.book.get(self._seal.records(row.principal, row.key)[0])
                     keeps = newest is not None and newest.stamp > record.stamp
                     self._write(row.principal, [], [] if keeps else [row.grant])
