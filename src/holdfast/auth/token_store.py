@@ -1,9 +1,22 @@
 """The token store: one small file for all grants, shared by every process of a user.
 
-The file is replaced atomically and only its owner can read it. Where there is a keyring, the secrets are there and
-not in the file; ``HOLDFAST_TOKEN_STORE=file`` turns that off. A damaged file is set aside, never deleted. ``current``
-says whether the file has changed, at the cost of one ``stat``. Reads have a time limit, because a locked keyring may
-wait for a person who is not there; writes have none, because a renewed token must be kept.
+Theory of operation. Hubs, ``login`` and ``doctor`` of one user share one file, and each call of a server with a login
+asks for its token. So reading must cost nothing and writing must be safe between processes:
+
+* ``current`` says whether the file has changed, at the cost of one ``stat``. Only then it is read, in a thread
+  (``StoreReader``), and the grants stay in memory (``known``). A login that another process made is seen
+  within ``LOOK_SECONDS``.
+* A change reads the file again under a lock (``_StoreFile.changing``), so that two processes lose nothing of each
+  other, and replaces it atomically. A crash leaves the old file.
+* Where there is a keyring, the secrets are there and not in the file; ``HOLDFAST_TOKEN_STORE=file`` turns that off. The
+  file then names the grant, and the keyring has one entry for it. A keyring may be locked and wait for a person who is
+  not there: reads have a time limit and are repeated after ``PAUSE``. Writes have none, because a renewed token must be
+  kept; a keyring that refuses gets the file as its stand-in.
+* ``renewing`` is the lease of one grant: one process asks the authorization server, and the others find the result.
+
+What must never happen: a token is lost because a file is damaged (it is set aside, never deleted; one of a newer
+version stays as it is) or because a keyring did not answer (the grant is left out of this read, and stays in the
+store); a file that others can read; a grant whose token goes to two issuers' servers (an address belongs to one grant).
 """
 
 from __future__ import annotations

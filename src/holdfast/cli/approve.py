@@ -22,7 +22,6 @@ from holdfast.cli.output import (
     print_json,
     print_line,
     print_note,
-    side_console,
 )
 from holdfast.cli.running_hub import ask, chosen, found_hub
 from holdfast.cli.status_view import one_line
@@ -109,7 +108,8 @@ def approve(
     if not as_json:
         _show(changes, server, offered=server is None)
     if server is not None and changes:
-        agreed = yes or mark is not None or as_json or not sys.stdin.isatty() or _agreed(changes)
+        asks = not (yes or as_json) and mark is None and sys.stdin.isatty()
+        agreed = not asks or typer.confirm(f"approve {counted(len(changes), 'change')}?", err=True)
         raise typer.Exit(_approve(found, changes, as_json=as_json) if agreed else 1)
     if as_json:
         _print_done([], [])
@@ -200,7 +200,8 @@ def _show_change(console: Console, change: Approval, *, offered: bool) -> None:
     title = Text.assemble((f"{one_line(change.server)}  {one_line(_name(change))}", "bold"), "  ", how)
     console.print(title, soft_wrap=True)
     for line in change.changes:
-        console.print(Text(f"  {_diff_line(line)}", style=DIFF_STYLES.get(line[:1], "")), soft_wrap=True)
+        shown = plain(line).replace("\n", " ")
+        console.print(Text(f"  {shown}", style=DIFF_STYLES.get(line[:1], "")), soft_wrap=True)
     if offered:
         which = ["--kind", "instructions"] if change.kind == "instructions" else [change.tool]
         which += ["--kind", "prompt"] if change.kind == "prompt" else []
@@ -210,16 +211,6 @@ def _show_change(console: Console, change: Approval, *, offered: bool) -> None:
 
 def _name(change: Approval) -> str:
     return change.tool if change.kind == "tool" else f"{change.kind} {change.tool}".strip()
-
-
-def _diff_line(line: str) -> str:
-    """A line of a diff with its indentation, without terminal control characters."""
-    return plain(line).replace("\n", " ")
-
-
-def _agreed(changes: Sequence[Approval]) -> bool:
-    side_console().print(f"approve {counted(len(changes), 'change')}? [y/N] ", end="")
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _approve(found: RunningHub, changes: Sequence[Approval], *, as_json: bool) -> int:

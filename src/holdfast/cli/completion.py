@@ -143,17 +143,13 @@ def candidates(words: Sequence[str]) -> list[Candidate]:
     rest = before[1:]
     while hasattr(command, "commands"):
         if not rest:
-            return _starting(current, [*_subcommands(command), *_options(command)])
+            shown = [one for one in command.commands.values() if not one.hidden]
+            named = [Candidate(one.name, one.get_short_help_str(80)) for one in shown]
+            return _starting(current, [*named, *_options(command)])
         if rest[0] not in command.commands:
             return []
         path, command, rest = [*path, rest[0]], command.commands[rest[0]], rest[1:]
     return _starting(current, _of_command(command, tuple(path), rest, current))
-
-
-def _subcommands(group: Any) -> Iterator[Candidate]:
-    for name, command in group.commands.items():
-        if not command.hidden:
-            yield Candidate(name, command.get_short_help_str(80))
 
 
 def _options(command: Any) -> Iterator[Candidate]:
@@ -233,8 +229,11 @@ def _servers(path: tuple[str, ...], before: Sequence[str], config: Path | None) 
     if path == ("doctor",) and before[:1] == ["explain"]:
         return [Candidate(name, code.means) for name, code in holdfast.doctor.CODES.items() if name not in before]
     explain = [Candidate("explain", "Explain a code")] if path == ("doctor",) and not before else []
-    live = _live_servers(config)
-    names = live if live is not None else dict.fromkeys(_configured(config), "")
+    told = _ask_hub(config, "servers")
+    if told is None:
+        names = dict.fromkeys(holdfast.config.load_config(config).servers, "")
+    else:
+        names = {server.id: server.state.replace("_", " ") for server in told.servers}
     return [*(Candidate(name, words) for name, words in names.items() if name not in before), *explain]
 
 
@@ -243,17 +242,6 @@ def _starting(current: str, found: Iterable[Candidate]) -> list[Candidate]:
 
 
 # Names
-
-
-def _configured(config: Path | None) -> list[str]:
-    """The names in the configuration."""
-    return list(holdfast.config.load_config(config).servers)
-
-
-def _live_servers(config: Path | None) -> dict[str, str] | None:
-    """The servers of the running hub with their state; None if there is none."""
-    told = _ask_hub(config, "servers")
-    return None if told is None else {server.id: server.state.replace("_", " ") for server in told.servers}
 
 
 def _tools(server: str, config: Path | None) -> list[str]:

@@ -357,7 +357,8 @@ class _Page:
             words += f"; not judged: {', '.join(unjudged)}"
         self.wrapped(words, indent=0, style="bold")
         if failed:
-            self.say(f"For more about a code: `{command_line('doctor', 'explain', _first_code(report))}`")
+            first = next(one for server in report.servers for one in server.findings if one.severity == "error")
+            self.say(f"For more about a code: `{command_line('doctor', 'explain', first.code)}`")
 
     # A finding
 
@@ -426,13 +427,8 @@ def _hub_words(server: ServerReport) -> str:
     live = server.hub
     if live is None:
         return ""
-    breaker = f"{live.breaker.replace('_', ' ')}"
+    breaker = live.breaker.replace("_", " ")
     if live.breaker == "open" and live.breaker_retry_in is not None:
         breaker += f" {live.breaker_retry_in:.0f} s"
     retry = f", next try in {live.retry_in:.0f} s" if live.retry_in is not None else ""
     return f"{live.state.replace('_', ' ')}, breaker {breaker}{retry}"
-
-
-def _first_code(report: Report) -> str:
-    found = (one for server in report.servers for one in server.findings if one.severity == "error")
-    return next(found).code

@@ -9,18 +9,18 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 import typer
-from rich.text import Text
 
 import holdfast.auth
 import holdfast.hub
 import holdfast.serve
 from holdfast.cli.browser import open_privately
 from holdfast.cli.command_options import AsJson, ConfigFile, group_of_commands
-from holdfast.cli.output import print_json, print_line, print_note, print_try, side_console, until, working
+from holdfast.cli.output import print_json, print_line, print_note, print_try, until, working
 from holdfast.cli.trust import load_trusted
 from holdfast.config import Config, ServerSpec
 from holdfast.core import command_line, plain, scopes_in
@@ -176,26 +176,25 @@ class TerminalLogin:
         self._within = within
         self._opens = opens
         self._pastes = pastes
-        self._console = side_console()
 
     def asked_for(self, scope: tuple[str, ...], issuer: str) -> None:
         """Show the requested scopes first, so that the user can judge them."""
         what = " ".join(scope) if scope else "its default scopes"
-        self._say(f"Logging in to {self._server} at {plain(issuer)}, requested scopes: {plain(what)}")
+        print_note(f"Logging in to {self._server} at {plain(issuer)}, requested scopes: {plain(what)}")
 
     def visit(self, address: str) -> None:
         """Open the browser if there is one, and show the address in any case."""
         if self._opens:
-            self._say("Opening your browser. If nothing opens, visit this address:")
+            print_note("Opening your browser. If nothing opens, visit this address:")
             # A thread, because some browsers block. After a failure the user has the address.
             threading.Thread(target=open_privately, args=(address,), name="browser", daemon=True).start()
         else:
-            self._say("Visit this address with a browser:")
-        self._show(address)
+            print_note("Visit this address with a browser:")
+        _print_address(address)
         if self._pastes:
-            self._say("If the browser ends at a page that does not load, paste the address of that page here:")
+            print_note("If the browser ends at a page that does not load, paste the address of that page here:")
         else:
-            self._say(
+            print_note(
                 f"Waiting {self._within:g} s for that browser to come back to this machine. There is no terminal to"
                 " paste an address: if the browser is on another machine, use --device, or --paste and its address on"
                 " stdin."
@@ -203,10 +202,10 @@ class TerminalLogin:
 
     def enter(self, code: DeviceCode) -> None:
         """Show the device code."""
-        self._say("Visit this address with any browser, on any machine:")
-        self._show(code.complete_address or code.address)
-        self._console.print(Text.assemble("and enter the code ", (code.user_code, "bold")), soft_wrap=True)
-        self._say(f"The code is valid for {code.expires_in / 60:.0f} min. Waiting …")
+        print_note("Visit this address with any browser, on any machine:")
+        _print_address(code.complete_address or code.address)
+        print_note("and enter the code ", (code.user_code, "bold"))
+        print_note(f"The code is valid for {code.expires_in / 60:.0f} min. Waiting …")
 
     async def paste(self) -> str:
         """The next line of input. Waits forever if no line comes."""
@@ -221,16 +220,14 @@ class TerminalLogin:
         if line.strip():
             return line.decode("utf-8", "replace").strip()
         if self._pastes:
-            self._say(f"The input has ended: waiting {self._within:g} s for the browser to come back to this machine.")
+            print_note(f"The input has ended: waiting {self._within:g} s for the browser to come back to this machine.")
         await anyio.sleep_forever()
         raise AssertionError("unreachable")
 
-    def _say(self, text: str) -> None:
-        self._console.print(Text(text), soft_wrap=True)
 
-    def _show(self, address: str) -> None:
-        """Show an address on its own line, uncut, so that it can be copied."""
-        self._console.print(Text(f"\n  {plain(address)}\n", style="cyan"), soft_wrap=True)
+def _print_address(address: str) -> None:
+    """Show an address on its own line, uncut, so that it can be copied."""
+    print_note((f"\n  {plain(address)}\n", "cyan"))
 
 
 def has_browser(environ: Mapping[str, str] = os.environ) -> bool:
@@ -256,7 +253,7 @@ def logout(
     found = load_trusted(config)
     spec = chosen_server(found, server, "log out of")
     require_per_user(spec, user)
-    gone = anyio.run(_log_out, spec, user)
+    gone = anyio.run(partial(holdfast.auth.log_out, spec, store=store_of(user)))
     whose = f" of {plain(user)}" if user is not None else ""
     tokens = f"the tokens{whose}" if whose else "its tokens"
     if gone is None:
@@ -266,10 +263,6 @@ def logout(
     print_line(f"Logged out of {server}: {tokens} are removed{revoked}.")
     if others := _others(found, gone, server):
         print_note(f"These servers used the same login: {', '.join(others)}.")
-
-
-async def _log_out(spec: ServerSpec, user: str | None) -> LoggedOut | None:
-    return await holdfast.auth.log_out(spec, store=store_of(user))
 
 
 def _others(config: Config, gone: LoggedOut, server: str) -> list[str]:
@@ -317,34 +310,22 @@ def status(
         _show_users(as_json=as_json)
         return
     found = load_trusted(config)
-    now = time.time()
-    statuses = _statuses(found, user)
-    rungs = _rungs(found, user, now)
+    now, store = time.time(), store_of(user)
+    usable = [one for one in found.servers.values() if not one.problems]
+    servers = [one for one in usable if user is None or one.sharing == "per-user"]
+    statuses = [holdfast.auth.status_of(server, store) for server in servers]
+    # Where a user's credentials come from beside her login. The hub itself has its logins alone.
+    rungs = (
+        {one.id: holdfast.auth.rungs_of(one, store, now) for one in servers}
+        if isinstance(store, holdfast.auth.UserGrants)
+        else {}
+    )
     if as_json:
-        print_json({"servers": [_login_data(one, now) | _rung_data(rungs, one) for one in statuses]})
+        ladders = {name: {"ladder": [asdict(one) for one in rows]} for name, rows in rungs.items() if rows}
+        print_json({"servers": [_login_data(one, now) | ladders.get(one.server_id, {}) for one in statuses]})
     else:
         _show_logins(statuses, now, rungs)
     raise typer.Exit(0 if all(one.kind != "login" or _is_valid_login(one, now) for one in statuses) else 1)
-
-
-def _statuses(config: Config, user: str | None) -> list[LoginStatus]:
-    store = store_of(user)
-    servers = [one for one in config.servers.values() if user is None or one.sharing == "per-user"]
-    return [holdfast.auth.status_of(server, store) for server in servers if not server.problems]
-
-
-def _rungs(config: Config, user: str | None, now: float) -> dict[str, tuple[RungStatus, ...]]:
-    """By server, where a user's credentials come from beside her login; empty for the hub's own logins."""
-    store = store_of(user)
-    if not isinstance(store, holdfast.auth.UserGrants):
-        return {}
-    servers = [one for one in config.servers.values() if one.sharing == "per-user" and not one.problems]
-    return {one.id: found for one in servers if (found := holdfast.auth.rungs_of(one, store, now))}
-
-
-def _rung_data(rungs: dict[str, tuple[RungStatus, ...]], status: LoginStatus) -> dict[str, Any]:
-    found = rungs.get(status.server_id)
-    return {"ladder": [asdict(one) for one in found]} if found is not None else {}
 
 
 def _show_users(*, as_json: bool) -> None:

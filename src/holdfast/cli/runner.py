@@ -69,7 +69,8 @@ def _run(load: Callable[[], Any], argv: list[str], program: str) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         command = load()
-        own, others = _own_words(argv)
+        end = argv.index("--") if "--" in argv else len(argv)
+        own, others = argv[:end], argv[end:]  # what follows `--` belongs to another program
         if "-h" in own or "--help" in own or (not argv and getattr(command, "no_args_is_help", False)):
             meant, path = _subcommand(command, argv)
             sys.stdout.write(_help_of(meant, " ".join((program, *path))))
@@ -98,12 +99,6 @@ def _run(load: Callable[[], Any], argv: list[str], program: str) -> int:
         return _system_failed(exc)
     except Exception as exc:  # noqa: BLE001 - the last place to turn a traceback into a message
         return _unexpected(exc)
-
-
-def _own_words(argv: list[str]) -> tuple[list[str], list[str]]:
-    """The command line before ``--`` and from it on: what follows it belongs to another program."""
-    end = argv.index("--") if "--" in argv else len(argv)
-    return argv[:end], argv[end:]
 
 
 def _wrong_usage(exc: Any, program: str) -> int:

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -115,8 +115,11 @@ def install(
     wanted = hub_service(config, host=host, port=port, options=tuple(options or ()))
     manager = _manager()
     files = manager.files(wanted)
+    if dry_run and as_json:
+        print_json({"files": {str(file): text for file, text in files.items()}})
+    elif dry_run:
+        sys.stdout.writelines(f"# {file}\n{text}\n" for file, text in files.items())
     if dry_run:
-        _print_files(files, as_json=as_json)
         return
     install_service(wanted, quiet=as_json)
     if as_json:
@@ -215,12 +218,9 @@ def install_service(wanted: HubService, *, quiet: bool = False) -> None:
             else:
                 file.unlink()
         raise
-    if not quiet:
-        _print_installed(wanted, manager)
-
-
-def _print_installed(wanted: HubService, manager: Manager) -> None:
-    for file in manager.files(wanted):
+    if quiet:
+        return
+    for file in files:
         print_line(f"wrote {file}")
     print_line(f"The hub runs at {endpoint_url(wanted.host, wanted.port)}, with {wanted.config}")
     for hint in (*_variable_hints(wanted), *manager.hints()):
@@ -241,7 +241,9 @@ def hub_service(
     except ConfigNotFound as exc:
         hint = f"{command_line('import')} copies the servers of your MCP clients; {command_line('add')} adds one"
         raise HoldfastError("there is no mcp.json to serve", hint=hint) from exc
-    _check_trust(config, file)
+    # The service names the file with `--config`, which is trust: a found project file needs it before that.
+    found = not holdfast.config.is_named(config, os.environ)
+    with_trust(lambda: holdfast.config.read_file(file, environ=os.environ, found=found))
     names = {option.partition("=")[0] for option in options}
     if "--token" in names:
         message = "--token would be in the unit file and in the list of processes, where other users can read it"
@@ -257,12 +259,6 @@ def hub_service(
         path=os.environ.get("PATH", ""),
         environment=next(holdfast.config.user_folders(os.environ)) / "service.env",
     )
-
-
-def _check_trust(config: Path | None, file: Path) -> None:
-    """The service names the file with ``--config``, which is trust: a found project file needs it before that."""
-    found = not holdfast.config.is_named(config, os.environ)
-    with_trust(lambda: holdfast.config.read_file(file, environ=os.environ, found=found))
 
 
 def _variable_hints(wanted: HubService) -> list[str]:
@@ -281,14 +277,6 @@ def _names_in(file: Path | None) -> set[str]:
     if file is None or not file.exists():
         return set()
     return {line.partition("=")[0].strip() for line in file.read_text().splitlines() if "=" in line}
-
-
-def _print_files(files: Mapping[Path, str], *, as_json: bool) -> None:
-    if as_json:
-        print_json({"files": {str(file): text for file, text in files.items()}})
-        return
-    for file, text in files.items():
-        sys.stdout.write(f"# {file}\n{text}\n")
 
 
 def _state(manager: Manager) -> dict[str, Any]:

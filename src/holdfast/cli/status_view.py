@@ -523,10 +523,11 @@ LABEL = 13
 
 def card(server: Server, now: float, page: Page) -> list[Text]:
     """All details of a server. Its timeline comes last, the latest step at the end."""
-    lines = [page.fit(_title(server, now, page)), *advice(server, page)]
-    facts = [*_facts(server), *(("", step(change)) for change in server.timeline)]
-    labels = _labelled_timeline(facts, len(server.timeline))
-    for label, value in labels:
+    state = _state(server, now, page), STYLES[server.status]
+    title = Text.assemble((one_line(server.id), "bold"), GAP, state, f" for {span(now - server.since)}")
+    lines = [page.fit(title), *advice(server, page)]
+    steps = [("" if number else "timeline", step(change)) for number, change in enumerate(server.timeline)]
+    for label, value in (*_facts(server), *steps):
         lines += page.block(Text(f"  {label}".ljust(LABEL), style="dim"), value)
     return lines
 
@@ -535,23 +536,6 @@ def step(change: Change) -> str:
     """One step of the timeline as a line."""
     why = one_line(change.reason) or cause_words(change.cause)
     return f"{clock(change.at)}  {change.old} -> {change.new}{GAP}{why}".rstrip()
-
-
-def _title(server: Server, now: float, page: Page) -> Text:
-    return Text.assemble(
-        (one_line(server.id), "bold"),
-        GAP,
-        (_state(server, now, page), STYLES[server.status]),
-        f" for {span(now - server.since)}",
-    )
-
-
-def _labelled_timeline(facts: list[tuple[str, str]], steps: int) -> list[tuple[str, str]]:
-    """Put the label on the first step of the timeline."""
-    if steps:
-        first = len(facts) - steps
-        facts[first] = ("timeline", facts[first][1])
-    return facts
 
 
 def _facts(server: Server) -> Iterable[tuple[str, str]]:

@@ -1,9 +1,24 @@
 """Edits of a client's file, JSON, TOML or YAML: its servers, and the same text with other servers in it.
 
-Comments, order and unknown keys stay: an edit changes the lines of one server, and a library that writes a whole file
-again would lose the rest. Every edit is checked: the new text must say exactly what it should, otherwise it is refused
-and nothing is written. A backup of the file is kept until the edit is undone; it may contain tokens, as the file
-itself does, so only the user can read it.
+Theory of operation. The file belongs to its user and to another program. So an edit is a change of its *text*: it
+removes or adds the lines of one server, and comments, order, indentation, line ends and unknown keys stay. A library
+that writes a whole file again would lose them. Each format has two functions, "remove" and "put", which know only where
+an entry begins and ends:
+
+* JSON: by the offsets of ``jsonc``. The new member is indented as its neighbours are; on one line if they are.
+* TOML: by ``tomlkit``, which keeps what it read. Tables of one parent may stand in several parts of a file.
+* YAML: by the lines that the parser names. The text of the new entry is PyYAML's.
+
+None of them has to be right in every corner, because nothing is believed: ``ClientFile._check`` parses the new text and
+compares it with what it should say, the edited servers and everything beside them. What differs is refused, and nothing
+is written. An edit is planned (``FileEdit``), shown as a diff, and then made as planned: if the file changed since, it
+is refused.
+
+What must never happen: a file says something else after an edit than the diff showed; an edit cannot be undone. So a
+backup with the text before is written first and kept until the edit is undone. It names a hash of the text that was
+written: if the file still has it, undoing restores the old text byte for byte, else only the servers of the edit go
+back and later changes by others stay. A backup may contain tokens, as the file itself does, so only the user can read
+it.
 """
 
 from __future__ import annotations
@@ -18,9 +33,10 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 import tomlkit
 from tomlkit.container import Container
@@ -314,11 +330,23 @@ _KEY_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _REST_OF_LINE = re.compile(r"[ \t]*(?:\r?\n|\Z)")
 _INDENT = re.compile(r'^([ \t]+)"', re.MULTILINE)
 
+_P = ParamSpec("_P")
 
+
+def _after_bom(edit: Callable[Concatenate[str, _P], str]) -> Callable[Concatenate[str, _P], str]:
+    """Make an edit behind the byte order mark of a text, if it has one: the parser's offsets start after it."""
+
+    @wraps(edit)
+    def edited(text: str, /, *args: _P.args, **kwargs: _P.kwargs) -> str:
+        bare = text.removeprefix(_BOM)
+        return text[: len(text) - len(bare)] + edit(bare, *args, **kwargs)
+
+    return edited
+
+
+@_after_bom
 def set_member(text: str, path: tuple[str, ...], key: str, value: object) -> str:
     """``text`` with ``key`` set in the object at ``path``; missing objects on the path are created."""
-    if text.startswith(_BOM):
-        return _BOM + set_member(text.removeprefix(_BOM), path, key, value)
     objects = parse(text).objects
     for depth, step in enumerate(path):
         if not _is_object(text, objects[path[:depth]].member(step)):
@@ -329,10 +357,9 @@ def set_member(text: str, path: tuple[str, ...], key: str, value: object) -> str
     return _put(text, objects[path], key, value)
 
 
+@_after_bom
 def remove_member(text: str, path: tuple[str, ...], key: str) -> str:
     """``text`` without ``key`` in the object at ``path``, also if the key occurs there twice."""
-    if text.startswith(_BOM):
-        return _BOM + remove_member(text.removeprefix(_BOM), path, key)
     objects = parse(text).objects
     for depth, step in enumerate(path):
         if not _is_object(text, objects[path[:depth]].member(step)):
@@ -342,18 +369,16 @@ def remove_member(text: str, path: tuple[str, ...], key: str) -> str:
     return remove_member(_cut(text, objects[path], key), path, key)
 
 
+@_after_bom
 def replace_value(text: str, path: KeyPath, value: object) -> str:
     """``text`` with another value at ``path``, which must exist; also inside a list."""
-    if text.startswith(_BOM):
-        return _BOM + replace_value(text.removeprefix(_BOM), path, value)
     start, end = parse(text).spans[path]
     return text[:start] + _written(text, value, indent=_indent_at(text, start), inline="\n" not in text) + text[end:]
 
 
+@_after_bom
 def rename_key(text: str, path: KeyPath, name: str) -> str:
     """``text`` with another key in place of the last one of ``path``, which must exist; its value stays."""
-    if text.startswith(_BOM):
-        return _BOM + rename_key(text.removeprefix(_BOM), path, name)
     member = parse(text).objects[path[:-1]].member(str(path[-1]))
     if member is None:
         raise KeyError(path[-1])
@@ -396,6 +421,7 @@ def _fill(text: str, into: ObjectSpan, key: str, value: object) -> str:
 
 
 def _cut(text: str, out_of: ObjectSpan, key: str) -> str:
+    # The last one of equal keys: it is the one that counts. The caller comes again for those before it.
     number = max(number for number, member in enumerate(out_of.members) if member.key == key)
     member = out_of.members[number]
     start, end = _extent(text, member)
@@ -449,6 +475,7 @@ def remove_table(text: str, path: tuple[str, ...], name: str) -> str:
     for container, index in list(_found(document, (*path, name))):
         key, item = container.body[index]
         if key is not None and isinstance(item, Table):
+            # In its place, not by `remove`: comments after its last value stand before the next table, and are not its.
             container.body[index] = (None, Whitespace(_tail(item).lstrip("\n")))
         elif key is not None:
             container.remove(key)

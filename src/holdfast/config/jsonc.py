@@ -1,7 +1,22 @@
 """Reads JSON with comments, trailing commas and a BOM, and records the position of every key and value.
 
-Any input results in a ``Document`` or in a ``ConfigError`` that points at the fault. A message
-never quotes a value, because it may be a token; it shows only keys and single punctuation marks.
+Theory of operation. No library gives positions together with comments (ADR 0013), and two parts need them: errors name
+a line and a column, also of a value that is valid JSON and wrong for us, and edits change one member and leave every
+other character as it is. So this is the only tokenizer. ``_Scanner`` stands at an offset and reads what begins there;
+``_Parser`` descends into objects and lists, and notes on the way where everything is:
+
+* ``values`` and ``keys``: line and column of each, by path, for messages;
+* ``objects`` and ``spans``: offsets of members, commas and values, for edits. Offsets count without the BOM;
+* ``duplicates``: a key that occurs twice. The last one counts, as in every JSON reader, and the configuration refuses
+  it.
+
+A fault is raised where it is found and ends the reading: what follows a missing bracket would be nonsense. What was
+probably meant is in tables (``_NO_VALUE``, ``_NO_KEY``), by the character that does not belong there.
+
+What must never happen: any input ends in something other than a ``Document`` or a ``ConfigError`` that points at the
+fault (``DEEPEST`` bounds the recursion); a message quotes a value, which may be a token (it shows keys and single
+punctuation marks); a text is read that cannot be written again (half of a surrogate pair, a number without an end).
+
 ``SourceMap`` turns a path inside a configuration into its position.
 """
 
@@ -157,17 +172,13 @@ def _decode(data: bytes | str) -> str:
         text = data.decode("utf-8") if isinstance(data, bytes) else data.encode("utf-8").decode("utf-8")
     except UnicodeDecodeError as error:
         before = error.object[: error.start].decode("utf-8").removeprefix("\ufeff")
-        raise _Fault(_LineIndex(before).mark(len(before)), "this is not UTF-8 text", _encoding_hint(error)) from None
+        is_utf16 = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")
+        hint = "the file is UTF-16: save it as UTF-8" if is_utf16 else "save the file as UTF-8"
+        raise _Fault(_LineIndex(before).mark(len(before)), "this is not UTF-8 text", hint) from None
     except UnicodeEncodeError as error:
         mark = _LineIndex(error.object).mark(error.start)
         raise _Fault(mark, "this is half of a surrogate pair, not a character", "remove it") from None
     return text.removeprefix("\ufeff")
-
-
-def _encoding_hint(error: UnicodeDecodeError) -> str:
-    if error.object[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return "the file is UTF-16: save it as UTF-8"
-    return "save the file as UTF-8"
 
 
 class _LineIndex:

@@ -694,27 +694,12 @@ OTHER = (
         "`holdfast enable SERVER` enables it.",
     ),
     Code(
-        "HF-HUB-CLOCK",
+        "HF-HUB-NOTICE",
         "warning",
-        "The clock of a replica of a fleet is wrong",
-        "It differs from most clocks of the fleet by more than 30 s. Tokens and certificates are judged by it.",
-        "Correct the clock of that machine, for example with NTP. `holdfast status` names it.",
-    ),
-    Code(
-        "HF-HUB-STORE",
-        "warning",
-        "A replica does not share with the other replicas of its fleet",
-        "Redis is down, out of reach or refuses the password; or replicas with another session key use the same "
-        "Redis and `?fleet=`.",
-        "No call fails, and switches and approvals hold on one replica only. Check --fleet (HOLDFAST_FLEET), Redis "
-        "itself, and that all replicas have the same session key.",
-    ),
-    Code(
-        "HF-HUB-CONFIGS",
-        "warning",
-        "The replicas of a fleet run different configurations",
-        "A replica was not restarted, got another file, or refused an edit that the others took.",
-        "Give all replicas the same configuration. `holdfast status` names those that differ.",
+        "The running hub reports a fault of its own",
+        "The replicas of its fleet do not agree: the store does not answer, a session key, a configuration or a clock "
+        "differs. Or the hub says something else that its users should know.",
+        "Do what it says. `holdfast status` shows the hub and its replicas.",
     ),
     Code(
         "HF-HUB-SILENT",

@@ -1,12 +1,22 @@
 """Turns the evidence of a dial into a finding: why a server cannot be used, and what to do about it.
 
-The type of evidence decides (``diagnose``). Failures of the network are in ``network_faults``, those of a command and
-its process in ``process_exits``. Here are those of an answer: a status, a redirect, an answer that is not MCP, an
-endpoint at another URL; then 401 and 403: what was denied, and what would change it. A token's claims are read, not
-verified.
+Theory of operation. The type of evidence decides (``diagnose``), as it does in ``core.classify``: mypy shows the
+missing case of a new type. Failures of the network are in ``network_faults``, those of a command and its process in
+``process_exits``. Here are those of an answer: a status, a redirect, an answer that is not MCP, an endpoint at another
+URL; then 401 and 403: what was denied, and what would change it.
 
-Where two causes look alike, a second connection tells them apart; it keeps the server's deadline and sends credentials
-only where the definition sends them.
+Where two causes look alike, a second connection tells them apart: does the port speak TLS, does another path answer,
+what does the authorization server offer? It keeps the server's deadline, has a shorter one of its own, and sends
+credentials only where the definition sends them. What it does not learn in time is left out: the first finding still
+stands.
+
+An edit is ``certain`` if pasting it can be nothing but right (https where the server redirects to https); ``--fix``
+writes only those without a question. Where the edit is one of two answers (http instead of https, another host), a
+person decides.
+
+What must never happen: a text of a server decides what is done, or is shown unquoted (MSG-11); a token's claims are
+believed, because nothing verifies them here: they only explain a refusal that already happened; a 403 is called a
+denial where the gateway says that it could not ask (``is_outage``).
 """
 
 from __future__ import annotations
@@ -430,7 +440,8 @@ async def unauthorized(case: Case, seen: HttpStatus) -> Finding:
 async def _login(case: Case, challenge: Challenge, login: Login) -> Finding:
     if challenge.wants_scope:
         return login_scope(challenge, login)
-    # Many servers that accept only a key also send a `Bearer` challenge.
+    # Many servers that accept only a key also send a `Bearer` challenge. Without metadata a login has no address to
+    # ask, so the advice is a key, and names the login as the other way.
     if login.state is LoginState.NONE and not challenge.resource_metadata and case.spec.oauth == OAuthSettings():
         return _needed(case, login)
     return await login_wanted(case, challenge, login)

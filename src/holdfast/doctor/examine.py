@@ -539,22 +539,16 @@ def _hub_findings(hub: LiveHub) -> Iterator[Finding]:
     if hub.error:
         words = f"a hub serves this configuration and did not answer: {hub.error}"
         yield finding("HF-HUB-SILENT", words, "look at its log, or restart it", command_line("status"))
-    fleet = hub.view.fleet if hub.view is not None else None
-    if fleet is None:
+    if hub.view is None:
         return
-    if fleet.problem:
+    # Its own words, which `status` and the page show too: configurations and clocks of replicas that do not agree.
+    said, fleet = [hub.view.notice], hub.view.fleet
+    if fleet is not None and fleet.problem:
         silent = "" if fleet.shared else f"{fleet.store} does not answer: "
-        words = f"it does not agree with the other replicas of its fleet: {silent}{fleet.problem}"
-        remedy = "look at the store and at the session keys; until then its switches and approvals are its own"
-        yield finding("HF-HUB-STORE", words, remedy)
-    if fleet.different_configs:
-        groups = "; ".join(", ".join(replicas) for replicas in fleet.different_configs)
-        words = f"the replicas of its fleet run {len(fleet.different_configs)} different configurations: {groups}"
-        yield finding("HF-HUB-CONFIGS", words, "give all replicas the same configuration")
-    if fleet.wrong_clocks:
-        apart = ", ".join(f"{name} by {seconds:+d} s" for name, seconds in fleet.wrong_clocks.items())
-        words = f"clocks of machines of its fleet differ from the time of the fleet: {apart}"
-        yield finding("HF-HUB-CLOCK", words, "correct the clocks of these machines, for example with NTP")
+        said.append(f"it does not share with the other replicas: {silent}{fleet.problem}")
+    for words in filter(None, said):
+        remedy = "do what it says; this command shows the hub and its replicas"
+        yield finding("HF-HUB-NOTICE", f"the running hub reports: {words}", remedy, command_line("status"))
 
 
 def _ms(began: float) -> float:

@@ -1,6 +1,19 @@
 """Findings for a command that cannot be started, and for a process that ended.
 
-A process's output decides only which advice is given. Whether and how it failed depends on its exit code.
+Theory of operation. Most servers are packages that ``npx`` or ``uvx`` install and start, so a process that ends at once
+has ended for one of a dozen reasons, and says which in words of npm, uv, pip, Python, Node or Docker.
+``core.process_output`` recognises these words and names what the process needed (``Need``); here each kind of need has
+a function that makes the advice (``_ADVICE``), with what only this machine knows: the arguments of the definition, the
+PATH that servers get, the versions that are installed. What no recogniser knows is ``HF-EXITED``, with the end of the
+output.
+
+The output decides only which advice is given. Whether and how a process failed depends on its exit code: a signal that
+comes from outside (``STOPPED_FROM_OUTSIDE``) is reported as such, also where the output before it says something else.
+
+What must never happen: text of a process reaches a shell unquoted, chooses a file to remove beyond a folder of npx's
+cache, or is written by ``--fix`` without a question, but for the name of a variable; an argument that came from a
+variable is written back with its value; a program that is asked for its version gets more of the environment than a
+server does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,18 @@
 """The operations of the control API: each is one function, and one row of ``OPERATIONS``, which says how it is reached.
 
-The table routes requests (``look_up``) and generates the OpenAPI document. ``ControlApi`` finds out before who asks,
-and whether she may: what a row needs is in ``Needs``.
+Theory of operation. A row is the whole truth about an operation: method and path, what it takes and answers, what it
+needs, and what its record in the audit is called. The same table routes requests (``look_up``), is enforced by
+``ControlApi``, which finds out first who asks and whether she may, and generates the OpenAPI document. So a new
+operation cannot be reached without a decision about its access, and the document cannot differ from the program. A
+handler gets a request that is allowed, reads no header and checks no role, but for a question that the row cannot
+answer: whose call it is (``decide_call``), whose login (``_user``), whose records (``ApiAccess.own``).
+
+Most operations answer with a model. Streams answer with frames (``FrameStream``) and may outlive the access of their
+reader: a role that is taken away ends them within ``RECHECK_SECONDS``.
+
+What must never happen: a handler of ``needs="caller"`` shows one principal what is another's; an operation that changes
+something leaves no record (``audited``); a name of a server or a call is read from the decoded path, in which a slash
+of the name looks like the end of a segment.
 """
 
 from __future__ import annotations
