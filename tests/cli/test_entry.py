@@ -193,7 +193,8 @@ def test_an_unexpected_error_is_a_sentence_and_with_debug_a_traceback_without_se
 @pytest.mark.requirement("DX-13")
 def test_a_home_that_is_no_folder_is_an_error_with_a_hint(cli: Cli, tmp_path: Path) -> None:
     (home := tmp_path / "file").write_text("")
-    ran = cli.run("serve", "--demo", "--port", "0", HOME=str(home))
+    (config := tmp_path / "mcp.json").write_text('{"mcpServers": {}}')
+    ran = cli.run("service", "install", "--config", str(config), HOME=str(home))
     assert ran.returncode == 1
     assert f"error: cannot use {home}" in ran.stderr
     assert f"HOME is {home}, which is not a folder that you can read" in ran.stderr
