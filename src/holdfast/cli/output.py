@@ -54,7 +54,7 @@ __all__ = [
 
 def data_console() -> Console:
     """The console for results."""
-    return _console()
+    return _console(quiet=_silent)
 
 
 def side_console() -> Console:
@@ -104,17 +104,21 @@ def print_try(outcome: MCPServerLoadOutcome, *, but: str = "") -> int:
 
 
 _quiet = False
+_silent = False
 
 
 @contextmanager
-def keep_quiet() -> Iterator[None]:
-    """Print results and errors alone, for the length of the block: ``-q``."""
-    global _quiet  # noqa: PLW0603 - a fact of the process, as its arguments are
-    before, _quiet = _quiet, True
+def keep_quiet(*, silent: bool = False) -> Iterator[None]:
+    """Print results and errors alone, for the length of the block: ``-q``. If ``silent``, errors and JSON alone.
+
+    A command that does its work in the words of a conversation is silent with ``--json``.
+    """
+    global _quiet, _silent
+    before, (_quiet, _silent) = (_quiet, _silent), (True, silent or _silent)
     try:
         yield
     finally:
-        _quiet = before
+        _quiet, _silent = before
 
 
 def _console(*, stderr: bool = False, quiet: bool = False) -> Console:

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -28,7 +29,7 @@ import holdfast.config
 import holdfast.control
 import holdfast.serve
 from holdfast.cli.command_options import AsJson, group_of_commands
-from holdfast.cli.output import print_json, print_line, print_note, working
+from holdfast.cli.output import keep_quiet, print_json, print_line, print_note, working
 from holdfast.cli.trust import with_trust
 from holdfast.core import command_line
 from holdfast.errors import ConfigNotFound, HoldfastError, NoHub, UsageError
@@ -121,7 +122,8 @@ def install(
         sys.stdout.writelines(f"# {file}\n{text}\n" for file, text in files.items())
     if dry_run:
         return
-    install_service(wanted, quiet=as_json)
+    with keep_quiet(silent=True) if as_json else nullcontext():
+        install_service(wanted)
     if as_json:
         print_json({"files": list(map(str, files)), **_state(manager)})
 
@@ -200,7 +202,7 @@ def remove_service() -> list[Path]:
     return files
 
 
-def install_service(wanted: HubService, *, quiet: bool = False) -> None:
+def install_service(wanted: HubService) -> None:
     """Write the files and start the hub. A running one is replaced without a refused connection."""
     manager = _manager()
     files = manager.files(wanted)
@@ -218,8 +220,6 @@ def install_service(wanted: HubService, *, quiet: bool = False) -> None:
             else:
                 file.unlink()
         raise
-    if quiet:
-        return
     for file in files:
         print_line(f"wrote {file}")
     print_line(f"The hub runs at {endpoint_url(wanted.host, wanted.port)}, with {wanted.config}")

@@ -23,7 +23,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,6 +37,7 @@ from holdfast.cli.command_options import AsJson, Yes
 from holdfast.cli.logins import log_in_to
 from holdfast.cli.output import (
     counted,
+    keep_quiet,
     print_diff,
     print_error,
     print_json,
@@ -115,7 +116,8 @@ def import_(
         raise HoldfastError(f"no file of {chosen[0].title} was found", hint=_looked_at(plan))
     if not dry_run:
         plan.perform()
-    pointed = list(_point(plan, url, stdio, ask=not yes, dry_run=dry_run, quiet=as_json)) if apply else []
+    with keep_quiet(silent=True) if as_json else nullcontext():
+        pointed = list(_point(plan, url, stdio, ask=not yes, dry_run=dry_run)) if apply else []
     if as_json:
         print_json(_as_data(plan, pointed, done=not dry_run))
     else:
@@ -152,14 +154,13 @@ def _overview(plan: ImportPlan, *, apply: bool, as_json: bool) -> None:
 
 
 def _point(
-    plan: ImportPlan, url: str, stdio: bool, *, ask: bool, dry_run: bool, quiet: bool
+    plan: ImportPlan, url: str, stdio: bool, *, ask: bool, dry_run: bool
 ) -> Iterator[tuple[PointingPlan, Path | None]]:
     command = (*own_command(), "serve", "--stdio", "--config", str(plan.destination))
     backups = holdfast.config.Backups(os.environ)
     token = _hub_token() if url == DEFAULT_URL and not stdio else ""
     for pointing in holdfast.config.plan_pointing(plan, url=url, command=command, stdio=stdio, token=token):
-        if not quiet:
-            print_diff(pointing.diff(), pointing.secrets)
+        print_diff(pointing.diff(), pointing.secrets)
         if dry_run:
             yield pointing, None
         elif not ask or not sys.stdin.isatty() or typer.confirm(f"Write {pointing.place.file}?", err=True):
@@ -365,36 +366,29 @@ def setup(
     around = holdfast.config.ClientPaths(environ=os.environ, project=Path.cwd())
     destination = holdfast.config.config_to_edit(config, os.environ)
     plan = holdfast.config.plan_import(CLIENTS.values(), around, destination=destination, scopes=("user",))
-    _tell_plan(plan, quiet=as_json)
-    if not plan.rows and not destination.exists():
-        raise HoldfastError(
-            "there is no server to set up: no MCP client with servers was found",
-            hint=f"add one: {command_line('add', 'NAME', '--', 'COMMAND')}, or {command_line('add', 'NAME', 'URL')}",
-        )
-    if not yes:
-        _ask("Do this?", as_json=as_json, hint="use --yes to do what is shown above")
-    before = destination.read_text(encoding="utf-8") if destination.exists() else None
-    plan.perform()
-    _remember(destination, before)
-    why_no_service = _start_service(destination, quiet=as_json) if service else "you asked for none"
-    to_hub = _point(plan, DEFAULT_URL, bool(why_no_service), ask=False, dry_run=False, quiet=True)
-    pointed = list(to_hub)
-    if not as_json:
-        _tell_clients(pointed)
-    rows = _check(destination, wait, quiet=as_json)
-    if not yes:
-        rows = _logins(rows, destination, wait)
+    with keep_quiet(silent=True) if as_json else nullcontext():
+        _tell_plan(plan)
+        if not plan.rows and not destination.exists():
+            hint = f"add one: {command_line('add', 'NAME', '--', 'COMMAND')}, or {command_line('add', 'NAME', 'URL')}"
+            raise HoldfastError("there is no server to set up: no MCP client with servers was found", hint=hint)
+        if not yes:
+            _ask("Do this?", as_json=as_json, hint="use --yes to do what is shown above")
+        before = destination.read_text(encoding="utf-8") if destination.exists() else None
+        plan.perform()
+        _remember(destination, before)
+        why_no_service = _start_service(destination) if service else "you asked for none"
+        pointed = _point_clients(plan, bool(why_no_service))
+        rows = _check(destination, wait)
+        if not yes:
+            rows = _logins(rows, destination, wait)
+        _tell_end(rows, plan, why_no_service)
     if as_json:
         done = {"running": not why_no_service, "reason": why_no_service or None}
         print_json({**_as_data(plan, pointed, done=True), "service": done, "checks": [asdict(row) for row in rows]})
-    else:
-        _tell_end(rows, plan, why_no_service)
     raise typer.Exit(0 if all(row.verdict == "ready" for row in rows) and not _left(plan) else 1)
 
 
-def _tell_plan(plan: ImportPlan, *, quiet: bool) -> None:
-    if quiet:
-        return
+def _tell_plan(plan: ImportPlan) -> None:
     print_line(("1. Your clients", "bold"))
     for client, place in plan.found:
         rows = [row for row in plan.rows if (row.client, row.place) == (client, place)]
@@ -444,38 +438,37 @@ def _remember(config: Path, before: str | None) -> None:
         replace_file(file, json.dumps({**kept, "after": hashlib.sha256(config.read_bytes()).hexdigest()}))
 
 
-def _start_service(config: Path, *, quiet: bool) -> str:
+def _start_service(config: Path) -> str:
     """Start the hub in the background; returns why it cannot, or nothing."""
-    if not quiet:
-        print_line(("3. The hub", "bold"))
+    print_line(("3. The hub", "bold"))
     try:
-        install_service(hub_service(config), quiet=quiet)
+        install_service(hub_service(config))
     except HoldfastError as exc:
-        if not quiet:
-            print_line(plain(f"  it cannot run as a service: {exc.message}"))
-            print_line("  so each client starts or joins the hub by itself, and it ends when none needs it")
+        print_line(plain(f"  it cannot run as a service: {exc.message}"))
+        print_line("  so each client starts or joins the hub by itself, and it ends when none needs it")
         return exc.message
     return ""
 
 
-def _tell_clients(pointed: Sequence[tuple[PointingPlan, Path | None]]) -> None:
+def _point_clients(plan: ImportPlan, stdio: bool) -> list[tuple[PointingPlan, Path | None]]:
     print_line(("4. Your clients use the hub", "bold"))
-    for pointing, _ in pointed:
-        print_diff(pointing.diff(), pointing.secrets)
+    pointed = []
+    for pointing, kept in _point(plan, DEFAULT_URL, stdio, ask=False, dry_run=False):
+        pointed.append((pointing, kept))
         print_line(f"  {pointing.client.title}: restart it, so that it reads {pointing.place.file}")
     if not pointed:
         print_line("  nothing was to change")
+    return pointed
 
 
-def _check(config: Path, wait: float, *, quiet: bool) -> list[Row]:
+def _check(config: Path, wait: float) -> list[Row]:
     """Check every server, each with a line as soon as it has an outcome."""
-    if not quiet:
-        print_line(("5. Your servers", "bold"))
+    print_line(("5. Your servers", "bold"))
     shown: set[str] = set()
 
     def tell(rows: Sequence[Row]) -> None:
         for row in rows:
-            if row.verdict != "not_ready" and row.require not in shown and not quiet:
+            if row.verdict != "not_ready" and row.require not in shown:
                 shown.add(row.require)
                 print_row(row)
 
@@ -484,7 +477,7 @@ def _check(config: Path, wait: float, *, quiet: bool) -> list[Row]:
     with working("connecting to the servers"):
         rows, _ = anyio.run(check_servers, hub, servers, (), wait, tell, False)
     for row in rows:
-        if row.require not in shown and not quiet:
+        if row.require not in shown:
             print_row(row)
     return rows
 
@@ -503,7 +496,8 @@ def _logins(rows: list[Row], config: Path, wait: float) -> list[Row]:
                 done.append(server)
             except HoldfastError as exc:
                 print_error(exc.message, exc.hint)
-    return _check(config, wait, quiet=True) if done else rows
+    with keep_quiet(silent=True):  # the end says what came of them
+        return _check(config, wait) if done else rows
 
 
 def _left(plan: ImportPlan) -> list[str]:

@@ -309,13 +309,18 @@ def _period(value: object) -> float | None:
         raise InvalidValue(fault.message, hint=f'{fault.hint}; or write "off" for never') from None
 
 
+def _list(value: object, of: str, hint: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise InvalidValue(f"must be a list of {of}, not {kind_of(value)}", hint=hint)
+    return value
+
+
 def _pauses(value: object) -> object:
     hint = 'write ["1s", "2s", "4s"]: one duration for each attempt'
-    if not isinstance(value, list):
-        raise InvalidValue(f"must be a list of durations, not {kind_of(value)}", hint=hint)
-    if not 1 <= len(value) <= _MOST_PAUSES:
+    pauses = _list(value, "durations", hint)
+    if not 1 <= len(pauses) <= _MOST_PAUSES:
         raise InvalidValue(f"must contain between 1 and {_MOST_PAUSES} durations", hint=hint)
-    return value
+    return pauses
 
 
 @dataclass(frozen=True)
@@ -343,12 +348,10 @@ class _Choice:
 
 def _tool_patterns(value: object) -> list[str]:
     hint = 'write ["github/create_issue"]: the server, a slash, and the tool, where `*` stands for any text'
-    if not isinstance(value, list):
-        raise InvalidValue(f"must be a list of texts, not {kind_of(value)}", hint=hint)
-    for one in value:
-        if not isinstance(one, str) or not all(one.partition("/")):
-            raise InvalidValue("must name each tool as `server/tool`", hint=hint)
-    return value
+    patterns = _list(value, "texts", hint)
+    if not all(isinstance(one, str) and all(one.partition("/")) for one in patterns):
+        raise InvalidValue("must name each tool as `server/tool`", hint=hint)
+    return patterns
 
 
 def _profiles(value: object) -> list[tuple[str, list[str]]]:
@@ -362,13 +365,12 @@ def _profiles(value: object) -> list[tuple[str, list[str]]]:
 
 def _listed_texts(value: object) -> list[str]:
     hint = 'write ["first", "second"]'
-    if not isinstance(value, list):
-        raise InvalidValue(f"must be a list of texts, not {kind_of(value)}", hint=hint)
-    if not value:
+    texts = _list(value, "texts", hint)
+    if not texts:
         raise InvalidValue("is empty", hint="it would match nothing: write a name, or remove the key to match all")
-    if not all(isinstance(one, str) and one.strip() and "\0" not in one for one in value):
+    if not all(isinstance(one, str) and one.strip() and "\0" not in one for one in texts):
         raise InvalidValue("must have texts only, none of them empty", hint=hint)
-    return value
+    return texts
 
 
 def _full_names(value: object) -> list[str]:
