@@ -43,6 +43,8 @@ def test_those_that_end_first_give_way_where_there_are_too_many() -> None:
         keys.note(record(f"ended/{number}", 1_000 + number))
     assert sorted(keys.take_over(0)) == sorted(f"ended/{number}" for number in range(20))
     assert keys.crowded
+    assert len(keys.take_over(5_000)) == 10
+    assert keys.crowded, "those that end in time do not undo it"
 
 
 def exchange(member: FleetMember, store: SharedStore, now: float) -> list[str]:

@@ -136,6 +136,7 @@ def test_a_right_is_held_from_its_time_on_and_extended_while_it_is_used() -> Non
     claims.answered(ClaimAnswer(key=key, granted=True), 16.0, 16.1)
     assert claims.next_tick(alone=False) == 16.0 + PROBE_SECONDS
     assert claims.tick(26.0, alone=False) == []
+    assert claims.next_tick(alone=False) == 26.0 + PROBE_SECONDS, "it is used, and the store did not extend it"
     claims.trying = False
     assert claims.tick(26.0 + PROBE_SECONDS, alone=False) == [Unused("s")]
     assert claims.to_release == [ClaimRelease(key, 0.0)]

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core import PRESENT_SECONDS, FleetMember, SharedStore, record_value
-from holdfast.core.replicas.member import EXCHANGE_SECONDS, Alone
+from holdfast.core import (
+    PRESENT_SECONDS,
+    FleetExchange,
+    FleetMember,
+    FleetRecord,
+    SharedStore,
+    record_value,
+    stamp,
+)
+from holdfast.core.replicas.member import EXCHANGE_SECONDS, Alone, Connected
 from holdfast.core.replicas.probe_rights import SOONEST_SECONDS
 
 pytestmark = pytest.mark.requirement("FLEET-8", "PERF-8")
@@ -57,6 +65,25 @@ def test_a_replica_asks_so_often_that_a_decision_is_known_everywhere_within_a_se
     for one in (reader, writer):
         one.until(SETTLED + 61)
     assert writer.member.is_everywhere(written, writer.now)
+
+
+@pytest.mark.requirement("FLEET-1", "FLEET-2")
+def test_a_replica_reads_the_store_before_it_sends_its_copy() -> None:
+    """A restart of a large fleet sends nothing that the store has, and is not told that the store was emptied."""
+    known, own = (FleetRecord(f"switch/{name}", stamp(1, "a"), "{}") for name in ("known", "own"))
+    store = SharedStore()
+    store.exchange(FleetExchange(replica="b", nonce="n", records=(known,)), 0.0)
+    member = FleetMember("a", records=(known, own))
+    sent, happened = [], []
+    for now in (0.0, 1.0, 2.0):
+        asked = member.request(now, chance=0.5, nonce="n")
+        sent.append([record.key for record in asked.records])
+        happened += member.receive(asked, store.exchange(asked, now), now)
+    assert sent == [[], ["switch/own"], []]
+    assert happened == [Connected(emptied=False)]
+    store.epoch = "another"
+    asked = member.request(3.0, chance=0.5, nonce="n")
+    assert member.receive(asked, store.exchange(asked, 3.0), 3.0) == (Connected(emptied=True),)
 
 
 @pytest.mark.requirement("FLEET-3")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from holdfast.core import Claim, ClaimAnswer, ClaimRelease, FleetExchange, SharedStore
+from holdfast.core import Claim, ClaimAnswer, ClaimRelease, FleetExchange, FleetRecord, SharedStore, stamp
 
 pytestmark = pytest.mark.requirement("FLEET-2", "FLEET-4", "FLEET-8")
 
@@ -32,6 +32,17 @@ def test_one_replica_has_a_right_until_it_ends_and_may_extend_it() -> None:
     assert extended.granted
     assert not asks(store, "b", 15.9, Claim("probe/d/x", 10.0))[0].granted
     assert asks(store, "b", 16.1, Claim("probe/d/x", 10.0))[0].granted
+
+
+def test_of_two_versions_of_a_record_the_later_one_stays_whichever_comes_first() -> None:
+    old, new = FleetRecord("switch/x", stamp(1, "a"), "1"), FleetRecord("switch/x", stamp(2, "b"), "2")
+    for order in ((old, new), (new, old), (new, new)):
+        store = store_with("a")
+        for record in order:
+            store.exchange(FleetExchange(replica="a", epoch=store.epoch, records=(record,)), 0.0)
+        reply = store.exchange(FleetExchange(replica="b", epoch=store.epoch), 0.0)
+        assert reply.records == (new,)
+        assert reply.sequence == (2 if order == (old, new) else 1), "what is known is no news to read"
 
 
 def test_a_right_that_was_used_is_given_to_no_one_before_its_delay_has_passed() -> None:

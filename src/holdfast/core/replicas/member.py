@@ -324,7 +324,7 @@ class FleetMember:
             claims=() if leaving or not self._epoch else tuple(self.probes.claims(now)),
             releases=tuple(self.probes.to_release),
             drops=tuple(islice(self.outbox.drops, BATCH)),
-            roster=leaving or watching or now - self.pace.last_roster >= ROSTER_SECONDS,
+            roster=watching or now - self.pace.last_roster >= ROSTER_SECONDS,
             leaving=leaving,
         )
 

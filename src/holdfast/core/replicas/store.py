@@ -273,11 +273,10 @@ class ExpiringKeys:
         found = []
         while self._order:
             until, key = self._order[0]
-            current = self._until.get(key) == until
-            if current and until > wall and len(self._until) <= self._most:
+            if until > wall and len(self._until) <= self._most:
                 break
             heapq.heappop(self._order)
-            if current:
+            if self._until.get(key) == until:  # else it is of an earlier version
                 self.crowded = self.crowded or until > wall
                 del self._until[key]
                 found.append(key)
