@@ -133,6 +133,8 @@ def test_a_right_is_held_from_its_time_on_and_extended_while_it_is_used() -> Non
     claims.trying = True
     (kept,) = claims.claims(almost)
     assert (kept.key, kept.seconds, kept.extends) == (key, PROBE_SECONDS, True)
+    claims.answered(ClaimAnswer(key=key, granted=False, holder="b"), 15.5, 15.6)
+    assert claims.next_tick(alone=False) == 10.0 + PROBE_SECONDS, "another has it by now"
     claims.answered(ClaimAnswer(key=key, granted=True), 16.0, 16.1)
     assert claims.next_tick(alone=False) == 16.0 + PROBE_SECONDS
     assert claims.tick(26.0, alone=False) == []
@@ -150,6 +152,7 @@ def test_the_store_is_told_when_a_right_that_it_gave_is_free_again() -> None:
     claims.release("s", 5.0)
     assert (claims.to_release, claims.hurried) == ([ClaimRelease(key, 5.0 - LEAD_SECONDS)], 1)
     claims.want("s", 30.0, 2, 20.0)
+    assert (claims.next_tick(alone=True), claims.next_tick(alone=False)) == (30.0, None)
     assert claims.tick(30.0, alone=True) == [Granted("s", 30.0 + PROBE_SECONDS)]
     claims.release("s", 5.0)
     assert len(claims.to_release) == 1, "the store knows nothing of a right that a lone replica gave itself"

@@ -13,7 +13,7 @@ from holdfast.core import (
     record_value,
     stamp,
 )
-from holdfast.core.replicas.member import EXCHANGE_SECONDS, Alone, Connected
+from holdfast.core.replicas.member import EXCHANGE_SECONDS, Alone, Connected, Happening
 from holdfast.core.replicas.probe_rights import SOONEST_SECONDS
 
 pytestmark = pytest.mark.requirement("FLEET-8", "PERF-8")
@@ -74,7 +74,8 @@ def test_a_replica_reads_the_store_before_it_sends_its_copy() -> None:
     store = SharedStore()
     store.exchange(FleetExchange(replica="b", nonce="n", records=(known,)), 0.0)
     member = FleetMember("a", records=(known, own))
-    sent, happened = [], []
+    sent: list[list[str]] = []
+    happened: list[Happening] = []
     for now in (0.0, 1.0, 2.0):
         asked = member.request(now, chance=0.5, nonce="n")
         sent.append([record.key for record in asked.records])
@@ -84,6 +85,19 @@ def test_a_replica_reads_the_store_before_it_sends_its_copy() -> None:
     store.epoch = "another"
     asked = member.request(3.0, chance=0.5, nonce="n")
     assert member.receive(asked, store.exchange(asked, 3.0), 3.0) == (Connected(emptied=True),)
+
+
+@pytest.mark.requirement("FLEET-2")
+def test_a_new_connection_to_the_store_may_lead_to_another_one() -> None:
+    only = Asking(SharedStore())
+    only.until(SETTLED)
+    assert only.member.is_settled(only.now)
+    only.member.reconnected()
+    assert not only.member.is_settled(only.now), "what the copy has not may be in this store"
+    only.until(SETTLED + 1)
+    assert not only.member.is_settled(only.now), "others may still send their copies to it"
+    only.until(SETTLED + 5)
+    assert only.member.is_settled(only.now)
 
 
 @pytest.mark.requirement("FLEET-3")

@@ -45,6 +45,19 @@ def test_of_two_versions_of_a_record_the_later_one_stays_whichever_comes_first()
         assert reply.sequence == (2 if order == (old, new) else 1), "what is known is no news to read"
 
 
+def test_a_replica_reads_on_from_its_cursor_and_all_of_a_store_that_its_cursor_is_not_of() -> None:
+    store = store_with("a")
+    records = tuple(FleetRecord(f"switch/{number}", stamp(number, "a"), "") for number in (1, 2, 3))
+    store.exchange(FleetExchange(replica="a", epoch=store.epoch, records=records), 0.0)
+
+    def read(cursor: int, epoch: str = store.epoch) -> tuple[FleetRecord, ...]:
+        return store.exchange(FleetExchange(replica="b", epoch=epoch, cursor=cursor), 0.0).records
+
+    assert (read(2), read(3)) == (records[2:], ())
+    assert read(4) == records, "this one is an older copy"
+    assert read(2, "another") == records, "that one was emptied"
+
+
 def test_a_right_that_was_used_is_given_to_no_one_before_its_delay_has_passed() -> None:
     store = store_with("a", "b")
     asks(store, "a", 0.0, Claim("probe/d/x", 10.0))

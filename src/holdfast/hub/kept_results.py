@@ -309,14 +309,13 @@ async def _excerpts(kept: _Kept, query: str, offset: int) -> RawObject:
     about = ""
     if not found and words != [query.lower()]:
         found = await _places(kept.text, words, offset)
-        about = " as it stands; here are its words"
+        about = "the query does not occur as it stands; here are its words. "
     if not found:
         return _said(f"Holdfast: nothing matches, from `offset` {offset:,} on, in {len(kept.text):,} characters.")
     excerpts = [f"[offset {start}]\n{kept.text[start:end]}" for start, end in found]
     after = found[-1][1]
     more = f"; search on with `offset` {after}" if len(found) == MOST_EXCERPTS else ""
-    lead = f"Holdfast: the query does not occur{about}. " if about else "Holdfast: "
-    return _said("\n\n".join(excerpts), f"{lead}{len(found)} places{more}.")
+    return _said("\n\n".join(excerpts), f"Holdfast: {about}{len(found)} places{more}.")
 
 
 async def _places(text: str, wanted: list[str], offset: int) -> list[tuple[int, int]]:

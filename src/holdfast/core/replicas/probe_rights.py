@@ -120,8 +120,7 @@ class ProbeClaims:
         if known is not None and known.round == number:
             since = min(since, known.since)  # a turn that moved to an earlier time waits from then on
         self._wants[server] = _Want(at, number, 0.0, since)
-        order = self.turns(server)
-        turn = order.index(self._replica) if self._replica in order else 0
+        turn = self.turns(server).index(self._replica)
         self._ask(server, at - LEAD_SECONDS if turn == 0 else at + GRACE_SECONDS * min(turn, LAST_TURN))
 
     def release(self, server: str, delay: float) -> None:
@@ -139,7 +138,9 @@ class ProbeClaims:
     def turns(self, server: str) -> list[str]:
         """The replicas in the order in which they may try a server."""
         evidence = self._book.get(evidence_key(server))
-        order = preferred(server, evidence.stamp if evidence is not None else "", self._replicas() or [self._replica])
+        # This replica is one of them, also before the store has heard of it.
+        present = {*self._replicas(), self._replica}
+        order = preferred(server, evidence.stamp if evidence is not None else "", present)
         # The one that tried last tries last: what it could not reach, another may.
         if evidence is not None and (writer := evidence.writer) in order:
             order.remove(writer)
