@@ -13,7 +13,8 @@ from mcp_types import ErrorData
 
 from holdfast.fleet import SharedEvent
 from holdfast.front import streams
-from holdfast.front.requests import OutputBuffer, Reply
+from holdfast.front.request_parser import RequestHead, RequestParser
+from holdfast.front.requests import OutputBuffer, Reply, Request
 from holdfast.front.streams import CANCELLED, Backlog, EventId, EventLog, LogBounds, MessageStream
 from holdfast.wire import RawObject, dumps
 
@@ -55,9 +56,12 @@ class Client:
     def __init__(self, *, takes_streams: bool = True, out: OutputBuffer | None = None) -> None:
         self.transport = Transport()
         self.out = out or OutputBuffer(self.transport, sliced=False)
-        self.request = SimpleNamespace(http_version="1.1", keep_alive=True, method="POST")
-        connection: Any = SimpleNamespace(is_last=False)
-        self.reply = Reply(connection, cast("Any", self.request), self.out, cast("Any", Timer()))
+        parser, nothing = RequestParser(), cast("Any", SimpleNamespace(is_last=False))
+        parser.receive(b"POST /mcp HTTP/1.1\r\nhost: x\r\n\r\n")
+        head = parser.next_event()
+        assert isinstance(head, RequestHead)
+        request = Request(nothing, head, nothing, False, frozenset(), head.headers, head.keep_alive)
+        self.reply = Reply(nothing, request, self.out, cast("Any", Timer()))
         self.reply.streams = takes_streams
 
     @property
