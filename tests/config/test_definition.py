@@ -374,3 +374,16 @@ def _is_json(value: object) -> bool:
     except ValueError:
         return False
     return True
+
+
+@pytest.mark.requirement("FLEET-6")
+def test_a_server_that_is_placed_on_one_replica_is_refused_with_advice_to_give_it_a_hub() -> None:
+    (problem,) = problems({"command": "x", "placement": "one"})
+    assert "runs on each replica" in problem.message
+    assert '{"hub": "HOST:PORT"}' in problem.hint
+
+
+@pytest.mark.requirement("FLEET-6")
+def test_the_old_placement_on_each_replica_is_accepted_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert spec({"command": "x", "placement": "each"}).transport == "stdio"
+    assert "`placement` is an old key without effect" in caplog.text

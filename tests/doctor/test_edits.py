@@ -149,3 +149,12 @@ def test_a_misspelt_key_at_the_top_is_an_edit_of_the_report_too(tmp_path: Path) 
     plan, _ = plan_edits(report)
     assert plan is not None
     assert plan.after == '{"mcpServers": {"a": {"command": "x"}}}'
+
+
+@pytest.mark.requirement("FLEET-6")
+async def test_a_placement_without_effect_is_reported(clinic: Examination) -> None:
+    clinic.configure({"server": {"command": "x", "placement": "each", "enabled": False}})
+    report = await clinic.all(names=["server"])
+    (found,) = [one for one in report.servers[0].findings if one.code == "HF-PLACEMENT"]
+    assert found.code == "HF-PLACEMENT"
+    clinic.matches("placement", found)

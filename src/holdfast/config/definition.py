@@ -311,6 +311,7 @@ class _DefinitionReader:
         return self._context.workspace if of_project and self._context.workspace else self._context.cwd
 
     def _spec(self, model: ServerFile) -> ServerSpec:
+        _warn_of_placement(self._id, model)
         hub = model.hub or ""
         url = hub_url(hub, self._id) if hub else model.url or model.server_url or model.http_url or ""
         env = {**(self._env_file.values if self._env_file else {}), **model.env}
@@ -482,6 +483,11 @@ def _transport(model: ServerFile, url: str) -> Transport:
         return "stdio"
     is_sse = urlsplit(url).path.rstrip("/").endswith("/sse") and not model.http_url
     return "sse" if is_sse else "http"
+
+
+def _warn_of_placement(server: str, model: ServerFile) -> None:
+    if model.placement is not None:
+        log.warning("%s: `placement` is an old key without effect and will be removed: leave it out", server)
 
 
 def _approvals(server: str, model: ServerFile) -> ApprovalMode | None:

@@ -48,6 +48,7 @@ __all__ = [
     "Patterns",
     "Pauses",
     "Period",
+    "PlacementField",
     "Port",
     "Prefix",
     "RuleDefault",
@@ -328,6 +329,7 @@ class _Choice:
     """Reads one of the names of a ``Literal``; ``false`` may stand for one of them."""
 
     hint: str
+    message: str = ""
     false_means: str | None = None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -343,7 +345,7 @@ class _Choice:
         if value is False and self.false_means is not None:
             return self.false_means
         *others, last = (f"`{name}`" for name in names)
-        raise InvalidValue(f"must be {', '.join(others)} or {last}", hint=self.hint)
+        raise InvalidValue(self.message or f"must be {', '.join(others)} or {last}", hint=self.hint)
 
 
 def _tool_patterns(value: object) -> list[str]:
@@ -587,6 +589,13 @@ ApproverName: TypeAlias = Annotated[
 EraName: TypeAlias = Annotated[
     EraChoice,
     _Choice('write "legacy" for `initialize`, "modern" for `server/discover`'),
+]
+PlacementField: TypeAlias = Annotated[
+    Literal["each"],
+    _Choice(
+        'to run it once in all, give it a hub of its own (`serve --only`), and write {"hub": "HOST:PORT"} here',
+        message="a fleet does not place servers any more: a stdio server runs on each replica",
+    ),
 ]
 ServerScopeName: TypeAlias = Annotated[
     ServerScope,

@@ -28,6 +28,7 @@ from holdfast.config.fields import (
     HubAddress,
     IdentityName,
     InvalidValue,
+    PlacementField,
     Port,
     Prefix,
     Scalar,
@@ -406,6 +407,11 @@ class ServerFile(_FileModel):
         description="What a server with a `url` is told about who calls: `none`; `header`, the name of the principal "
         "in `Holdfast-User`; `signed`, a short-lived JWT of the hub in `Holdfast-Identity`, for this server alone. Its "
         "keys are at `/.well-known/jwks.json` of the hub. The caller's own token is never sent.",
+    )
+    placement: PlacementField | None = Field(
+        default=None,
+        description="An old key without effect: a stdio server runs on each replica. What must run once has a hub of "
+        "its own.",
     )
     prefix: Prefix | None = Field(
         default=None,

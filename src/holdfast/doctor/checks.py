@@ -113,7 +113,8 @@ async def look_at_definition(case: Case) -> Observation:
     """Report every problem, not only the first."""
     server = case.server
     if not server.problems:
-        return Observation(case.source_map.label(case.definition.path), tuple(_placeholders(case)))
+        notes = (*_placeholders(case), *_old_placement(case))
+        return Observation(case.source_map.label(case.definition.path), notes)
     # Each variable once, at the first place that names it: a person sets it once.
     missing = {problem.variable: problem for problem in reversed(server.problems) if problem.variable}
     others = [problem for problem in server.problems if not problem.variable]
@@ -135,6 +136,12 @@ def _placeholders(case: Case) -> Iterator[Finding]:
         words = f"`{joined(keys)}` is a placeholder, not a value"
         remedy = "put the real value into a variable (this command waits for you to paste it), and use it here"
         yield finding("HF-PLACEHOLDER", words, remedy, ask_for(name), edits=(case.edit(keys, value),))
+
+
+def _old_placement(case: Case) -> Iterator[Finding]:
+    if case.definition.given.get("placement") is not None:
+        words = "`placement` has no effect any more: a stdio server runs on each replica"
+        yield finding("HF-PLACEMENT", words, "remove the key, or write null", edits=(case.edit("placement", None),))
 
 
 def _texts(given: Mapping[str, object]) -> Iterator[tuple[KeyPath, str]]:

@@ -67,6 +67,13 @@ CONFIGURATION = (
         "Put the real value into a variable, and write ${env:NAME}. `holdfast doctor --fix` writes the reference.",
     ),
     Code(
+        "HF-PLACEMENT",
+        "warning",
+        "`placement` has no effect any more",
+        "A stdio server runs on each replica of a fleet. What must run once has a hub of its own.",
+        "Remove the key. `holdfast doctor --fix` writes null.",
+    ),
+    Code(
         "HF-FILE-READABLE",
         "warning",
         "Other users can read a file with secrets",
