@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.wire.http.answer_parser import NotHttp
+from holdfast.wire.http.answer_parser import EXTENSION_BYTES, BadChunk, ChunkReader, NotHttp
 from holdfast.wire.http.connection import PooledConnection
 from holdfast.wire.http.pool import HttpOrigin, Pool
 
@@ -178,3 +178,32 @@ async def test_what_follows_an_answer_belongs_to_no_other_request() -> None:
     found = await _read([sent])
     assert found == await _read([sent[:20], sent[20:]])
     assert found == (200, {"content-type": "application/json", "content-length": "8"}, b'{"a": 1}', True, True)
+
+
+def _is_complete(chunks: bytes, cut: int) -> bool:
+    """Whether a body is complete that comes in two parts."""
+    reader = ChunkReader(most_trailers=3, most_bytes=30)
+    for part in (chunks[:cut], chunks[cut:]):
+        at = 0
+        while at < len(part) and not reader.done:
+            _, at = reader.take(part, at)
+    return reader.done
+
+
+@pytest.mark.parametrize("cut", [0, 1, -1, -2, -3])
+@pytest.mark.parametrize(
+    ("most", "more"),
+    [
+        (
+            b"1;%b\r\nx\r\n0\r\n\r\n" % (b"e" * (EXTENSION_BYTES - 1)),
+            b"1;%b\r\nx\r\n0\r\n\r\n" % (b"e" * EXTENSION_BYTES),
+        ),
+        (b"0\r\na: 1\r\nb: 2\r\nc: 3\r\n\r\n", b"0\r\na: 1\r\nb: 2\r\nc: 3\r\nd: 4\r\n\r\n"),
+        (b"0\r\na: %b\r\n\r\n" % (b"1" * 25), b"0\r\na: %b\r\n\r\n" % (b"1" * 26)),
+    ],
+    ids=["extensions", "trailers", "bytes of trailers"],
+)
+def test_what_chunks_say_beside_the_body_is_read_up_to_a_bound(most: bytes, more: bytes, cut: int) -> None:
+    assert _is_complete(most, cut)
+    with pytest.raises(BadChunk):
+        _is_complete(more, cut)
