@@ -401,6 +401,25 @@ async def test_a_flood_of_notices_ends_this_connection_and_says_which_bound_it_b
 
 
 @pytest.mark.requirement("SEC-4")
+@pytest.mark.requirement("SEC-4")
+@pytest.mark.parametrize(
+    "message", [answer(77), {"jsonrpc": "2.0", "id": 1, "method": "wait"}], ids=["answers", "asks"]
+)
+async def test_a_flood_of_messages_that_settle_nothing_ends_this_connection(message: Message) -> None:
+    limits = Limits(notifications_per_second=10)
+    async with wired(limits) as wire:
+        for _ in range(51):
+            wire.say(message)
+        assert isinstance(await wire.gone(), OverBound)
+
+
+async def test_a_handler_of_notices_rests_while_none_comes() -> None:
+    async with wired() as wire:
+        wire.say({"jsonrpc": "2.0", "method": "notifications/message"})
+        await anyio.wait_all_tasks_blocked()
+        assert len(wire.notices) == 1
+
+
 async def test_notices_that_nobody_takes_do_not_pile_up() -> None:
     async def send(message: Message) -> None:
         raise AssertionError("nothing is to be sent")

@@ -12,9 +12,10 @@ import pytest
 
 from holdfast.config.settings import Limits
 from holdfast.config.spec import ServerSpec
-from holdfast.core.evidence import NotMcp, NotMcpFault, OverBound, ProcessExit
+from holdfast.core.evidence import NetworkFailure, NetworkFault, NotMcp, NotMcpFault, OverBound, ProcessExit
 from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure
+from holdfast.wire import stdio_transport
 from holdfast.wire.dial import Dialer
 from holdfast.wire.raw_json import BadJson, RawObject, loads, read_bytes
 from holdfast.wire.rpc import answered_id
@@ -24,7 +25,7 @@ from holdfast.wire.warden import Warden
 pytestmark = pytest.mark.anyio
 
 SERVER = r"""
-import json, sys
+import json, os, sys
 out = sys.stdout.buffer
 def say(data):
     out.write(data + b"\n"); out.flush()
@@ -41,6 +42,8 @@ for line in sys.stdin:
             say(args["line"].replace("$ID", str(number)).encode("latin-1"))
         elif name == "die":
             sys.exit(7)
+        elif name == "mute":
+            os.close(1); sys.stdin.read()
         else:
             text = {"content": [{"type": "text", "text": "fine"}]}
             say(json.dumps({"jsonrpc": "2.0", "id": number, "result": text}).encode())
@@ -144,6 +147,24 @@ async def test_the_content_of_an_unusable_answer_is_no_reason_for_a_later_exit()
             await connection.call_tool("die", {}, idle=10, within=10)
     assert isinstance(failed.value.evidence, ProcessExit)
     assert "SECRET-CONTENT" not in repr(failed.value.evidence)
+
+
+async def test_a_process_that_closes_its_stdout_and_lives_on_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stdio_transport, "EXIT_SECONDS", 0.02)
+    async with dialed() as connection:
+        with anyio.fail_after(10), pytest.raises(ServerFailure) as failed:
+            await connection.call_tool("mute", {}, idle=60, within=60)
+    assert failed.value.evidence == NetworkFailure(fault=NetworkFault.CLOSED, stood=True, detail="it closed its stdout")
+
+
+@pytest.mark.requirement("SEC-4")
+async def test_empty_lines_without_end_are_too_much_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stdio_transport, "NOISE_BOUND", 100)
+    async with dialed() as connection:
+        assert await answered(connection, "\n" * 50 + result('"n":1'))
+        with pytest.raises(ServerFailure) as failed:
+            await answered(connection, "\n" * 60 + result('"n":1'))
+    assert failed.value.evidence == NotMcp(fault=NotMcpFault.NOT_JSON, detail="it printed too much that is no message")
 
 
 def test_the_id_is_found_where_json_rpc_puts_it() -> None:

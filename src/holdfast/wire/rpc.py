@@ -555,14 +555,8 @@ class RpcPeer:
             detail = quoted(data[:80].decode("utf-8", "replace"))
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail)) from exc
         except BadJson as exc:
-            if not self.refuse(answered_id(data), NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))):
+            if not self.pending.refuse(answered_id(data), NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))):
                 raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=str(exc))) from exc
-
-    def refuse(self, request_id: RequestId | None, evidence: Evidence) -> bool:
-        """Fail one request, whose answer cannot be used; False if no such request waits."""
-        refused = self.pending.refuse(request_id, evidence)
-        self.spoke = self.spoke or refused
-        return refused
 
     def say_cancelled(self, pending: PendingRequest) -> None:
         """Tell the server in the background that its answer is not waited for."""
@@ -588,15 +582,16 @@ class RpcPeer:
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail))
         self.spoke = True
         method = text_of(members["method"]) if "method" in members else None
+        if method is None and self._resolve(message_id, members, result, own):
+            return
+        # All that settles nothing counts: progress costs its receiver a message, and answers that no request waits for
+        # cost us time, without end.
+        self._notices.count()
         if method is None:
-            self._resolve(message_id, members, result, own)
             return
         raw = members.get("params")
-        if message_id is None:
-            # Progress counts too: each notice costs its receiver a message.
-            self._notices.count()
-            if method == PROGRESS and raw is not None and self._progress(raw):
-                return  # it belongs to that call alone
+        if method == PROGRESS and message_id is None and raw is not None and self._progress(raw):
+            return  # it belongs to that call alone
         try:
             if message_id is None and raw is not None and len(raw) > NOTICE_BYTES:
                 self._large_notice(method, raw)

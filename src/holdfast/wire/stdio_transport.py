@@ -69,14 +69,15 @@ class OutputNoise:
         now = anyio.current_time()
         if now - self._since > NOISE_SECONDS:
             self._since, self._bytes = now, 0
-        self._bytes += len(line)
+        self._bytes += len(line) + 1  # an empty line takes time too
         # Once it has spoken the protocol, noise may be a part of an answer: it belongs to that caller alone.
         if not spoke and len(self.text) < NOISE_KEPT:
             # Masked before it is cut: a cut secret would not be recognised.
             text = self._redactor.mask(line[:NOISE_LOOKED_AT].decode("utf-8", "replace"))
             self.text = f"{self.text}\n{text}".strip()[:NOISE_KEPT]
         if self._bytes > (NOISE_BOUND if spoke else NOISE_BEFORE_SPEECH):
-            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"it printed {self.text!r}"))
+            said = f"it printed {self.text!r}" if self.text else "it printed too much that is no message"
+            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=said))
 
 
 class LineBuffer:
@@ -258,10 +259,11 @@ class StdioDispatcher(DuplexDispatcher):
         if over:
             # It fails the request that it answers; the connection, if it is not known which.
             too_large = over_message_bound(self._limits)
-            if not self._rpc.refuse(answered_id(line), too_large):
+            if not self._rpc.pending.refuse(answered_id(line), too_large):
                 raise ServerFailure(too_large)
             return
         if not line.strip():
+            self._noise.take(line, spoke=self._rpc.spoke)
             return
         try:
             await self._rpc.take_shared(line)

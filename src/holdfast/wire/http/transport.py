@@ -402,7 +402,7 @@ class SseDispatcher(DuplexDispatcher):
         async for event in ServerEvents(response, self._limits, skips=True):
             if event.cut:
                 over = over_message_bound(self._limits)
-                if not self._rpc.refuse(answered_id(event.data), over):
+                if not self._rpc.pending.refuse(answered_id(event.data), over):
                     raise ServerFailure(over)
             elif event.name == "endpoint":
                 self._endpoint = self._same_origin(event.data.decode("utf-8", "replace"))
