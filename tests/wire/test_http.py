@@ -433,7 +433,10 @@ async def test_the_user_info_of_a_proxy_is_sent_unquoted_and_to_the_proxy_alone(
         (["a=1", "a=x; max-age = 0"], None),
         (["a=1", "b=2", "a=x; Max-Age=-1"], "b=2"),
         (["a", "b c=1", "c=ä", "d=\x01", "=1"], None),
-        ([f"c{number}={number}" for number in range(60)], "; ".join(f"c{number}={number}" for number in range(51))),
+        (
+            [f"c{number}={number}" for number in range(60)] + ["c0=new"],
+            "; ".join(["c0=new", *(f"c{number}={number}" for number in range(1, client_room.MOST_COOKIES))]),
+        ),
     ],
 )
 def test_the_cookies_of_a_balancer_are_sent_back_until_they_expire(lines: list[str], sent: str | None) -> None:

@@ -54,6 +54,26 @@ async def test_a_cancelled_caller_is_cancelled_although_its_time_is_over_too() -
         await task
 
 
+async def test_a_callback_that_waits_gets_one_notice_after_the_other() -> None:
+    in_flight, running, told = InFlight(), 0, list[float]()
+
+    async def callback(progress: float, total: float | None, message: str | None) -> None:
+        nonlocal running
+        running += 1
+        assert running == 1
+        await asyncio.sleep(0)
+        told.append(progress)
+        running -= 1
+
+    request = in_flight.start(None, callback, idle=10, within=10)
+    for number in range(3):
+        request.progress(number, None, None)
+        await asyncio.sleep(0)
+    await request.delivered()
+    in_flight.end(request)
+    assert told == [0, 1, 2]
+
+
 async def test_time_does_not_run_while_the_server_waits_for_us() -> None:
     in_flight = InFlight()
     made: list[Any] = []

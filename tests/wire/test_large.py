@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 
+from holdfast import turns
 from holdfast.wire.raw_json import (
     LOADED_BYTES,
+    MEMBER_BYTES,
     MOST_ITEMS,
     MOST_LISTS,
     MOST_MEMBERS,
@@ -32,6 +35,8 @@ RESULT = b'{"content":[{"type":"text","text":"%b"}],"n":1.0e-7, "u":"\\ud83d"}' 
 PLAIN = RESULT.replace(b"\\ud83d", "ä".encode())
 COMMAS = b'"' + b"a, b; " * MOST_MEMBERS + b'"'
 """A long text with more commas than an object may have members."""
+
+DENSE = b"[" + b'"",' * 2 * MOST_MEMBERS + b'""]'
 
 READABLE = (
     b'{"jsonrpc":"2.0","id":7,"result":%b}' % PLAIN,
@@ -117,6 +122,38 @@ def _id_in(members: Fields) -> object:
 async def test_a_large_answer_that_is_no_json_is_refused(message: bytes) -> None:
     with pytest.raises(BadJson):
         await split_answer(message)
+
+
+async def test_other_tasks_have_a_turn_after_each_pass_over_a_large_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two passes in one step would take more than 50 ms for the densest messages."""
+    monkeypatch.setattr(turns, "STEP_SECONDS", -1.0)
+    given = 0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal given
+        given += 1
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    passes = {}
+    for message in (READABLE[0], READABLE[5], b'{"id":7,"result":{"content":%b}}' % DENSE):
+        given = 0
+        await split_answer(message)
+        passes[message] = given
+    # Line ends, UTF-8, lists and commas are looked for; then the message is split, twice if it has many commas.
+    assert list(passes.values()) == [5, 6, 6]
+
+
+def _members_of(size: int) -> bytes:
+    """A result with so many bytes outside of its large members, and more commas than it may have members."""
+    few = b'{"id":7,"result":{"content":%b,"x":"' % DENSE
+    return few + b"x" * (size + len(DENSE) - len(few) - 3) + b'"}}'
+
+
+async def test_what_is_outside_of_the_large_members_of_a_result_has_a_bound() -> None:
+    _, most = await split_answer(_members_of(MEMBER_BYTES * MOST_MEMBERS))
+    assert isinstance(most, RawObject)
+    _, more = await split_answer(_members_of(MEMBER_BYTES * MOST_MEMBERS + 1))
+    assert isinstance(more, BadJson)
 
 
 async def test_a_result_with_too_many_members_is_refused_and_its_message_is_read() -> None:

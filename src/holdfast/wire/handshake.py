@@ -55,8 +55,8 @@ GREETING_SECONDS = 2.0
 
 A server that answers both was put into the legacy era by the second; one that ignores ``initialize`` is modern."""
 
-FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.02, 0.25
-"""The pauses between two looks whether the process has read the probe: no event tells that."""
+LOOK_SECONDS = 0.1
+"""The pause between two looks whether the process has read the probe: no event tells that."""
 
 NO_ANSWER_ABOUT_ERA = frozenset({401, 403, 407, 408, 429})
 
@@ -81,7 +81,7 @@ async def _only(session: ClientSession, era: Era) -> Era:
     if era == "legacy":
         return await _greet(session)
     try:
-        return await _discover(session, LATEST_MODERN_VERSION)
+        return await _discover(session)
     except _SpeaksNoModern as exc:
         raise ServerFailure(NotMcp(fault=NotMcpFault.VERSION, detail="it does not speak the modern era")) from exc
 
@@ -99,7 +99,7 @@ async def _greet_or_none(session: ClientSession) -> Era | None:
 
 async def _probe(session: ClientSession) -> Era:
     try:
-        return await _discover(session, LATEST_MODERN_VERSION)
+        return await _discover(session)
     except _SpeaksNoModern:
         return await _greet(session)
 
@@ -110,7 +110,7 @@ async def _probe_process(session: ClientSession, has_read: HasRead) -> Era:
     A process that gets both at once may answer both and change its era with the second answer.
     """
     async with anyio.create_task_group() as tasks:
-        probe = _HandshakeRequest(lambda: _discover(session, LATEST_MODERN_VERSION), tasks)
+        probe = _HandshakeRequest(lambda: _discover(session), tasks)
         await _answered_or_ignored(probe, has_read)
         if isinstance(probe.answer, str | ServerFailure):
             tasks.cancel_scope.cancel()
@@ -151,8 +151,7 @@ class _HandshakeRequest:
 
 async def _answered_or_ignored(probe: _HandshakeRequest, has_read: HasRead) -> None:
     """Wait for the answer to a probe, or until the process has read it and given none for a while."""
-    began, pause = anyio.current_time(), FIRST_LOOK_SECONDS
-    read_at: float | None = None
+    began, read_at = anyio.current_time(), None
     while not probe.answered.is_set():
         # Where bytes are unread, the time in which the process may ignore them has not begun.
         read, now = has_read(), anyio.current_time()
@@ -160,9 +159,8 @@ async def _answered_or_ignored(probe: _HandshakeRequest, has_read: HasRead) -> N
         limit = IGNORED_SECONDS if read else UNREAD_SECONDS
         if now - (began if read is None else read_at or now) >= limit:
             return
-        with anyio.move_on_after(pause):
+        with anyio.move_on_after(LOOK_SECONDS):
             await probe.answered.wait()
-        pause = min(2 * pause, LONGEST_LOOK_SECONDS)
 
 
 async def _settled(probe: _HandshakeRequest, greeting: _HandshakeRequest) -> None:
@@ -202,10 +200,10 @@ class _SpeaksNoModern(Exception):
     """The probe was answered, and the answer is not the modern era."""
 
 
-async def _discover(session: ClientSession, version: str) -> Era:
-    """Probe at ``version``; once more at another if the server names one that we support."""
+async def _discover(session: ClientSession) -> Era:
+    """Probe at the latest version; once more at another if the server names one that we support."""
     try:
-        raw = await session.send_discover(version)
+        raw = await session.send_discover(LATEST_MODERN_VERSION)
     except MCPError as exc:
         return await _discover_again(session, exc)
     except ServerFailure as failure:
@@ -222,17 +220,14 @@ async def _discover_again(session: ClientSession, refusal: MCPError) -> Era:
     supported = _supported(refusal.data)
     shared = [known for known in MODERN_PROTOCOL_VERSIONS if known in supported]
     if shared:
-        return await _discover_at(session, shared[-1])
+        try:
+            return _adopt(session, await session.send_discover(shared[-1]))
+        except MCPError as exc:
+            raise _SpeaksNoModern from exc
     if supported and not set(supported) & set(HANDSHAKE_PROTOCOL_VERSIONS):
-        raise _no_version(supported) from refusal
+        named = ", ".join(quoted_name(one, 20) for one in supported[:5])
+        raise ServerFailure(NotMcp(fault=NotMcpFault.VERSION, detail=named)) from refusal
     raise _SpeaksNoModern from refusal
-
-
-async def _discover_at(session: ClientSession, version: str) -> Era:
-    try:
-        return _adopt(session, await session.send_discover(version))
-    except MCPError as exc:
-        raise _SpeaksNoModern from exc
 
 
 def _adopt(session: ClientSession, raw: dict[str, Any]) -> Era:
@@ -263,9 +258,3 @@ def _supported(data: object) -> list[str]:
         return types.UnsupportedProtocolVersionErrorData.model_validate(data).supported
     except ValidationError:
         return []
-
-
-def _no_version(supported: list[str]) -> ServerFailure:
-    return ServerFailure(
-        NotMcp(fault=NotMcpFault.VERSION, detail=", ".join(quoted_name(one, 20) for one in supported[:5]))
-    )

@@ -280,7 +280,8 @@ async def _every(
         raw_items = _items_of(raw, key) if page is None else []
         count += page.count if page is not None else len(raw_items)
         if count > limits.catalog_items:
-            raise _over(f"the number of {_noun(method)}", limits.catalog_items, "catalogItems")
+            noun = method.removesuffix("/list").replace("/", " ")
+            raise _over(f"the number of {noun}", limits.catalog_items, "catalogItems")
         # All bytes count that came meanwhile, also those beside the list.
         if connection.received - before > limits.catalog_bytes:
             raise _over("the size of a list", limits.catalog_bytes, "catalogBytes")
@@ -355,10 +356,6 @@ async def _asked(connection: RequestForm, cursor: str | None, method: str) -> Ra
 
 def _over(bound: str, limit: int, key: str) -> ServerFailure:
     return ServerFailure(OverBound(bound=bound, limit=limit, setting=f"holdfast.limits.{key}"))
-
-
-def _noun(method: str) -> str:
-    return method.removesuffix("/list").replace("/", " ")
 
 
 def tool_info(name: str, raw: Mapping[str, Any]) -> ToolInfo:

@@ -186,7 +186,6 @@ class Spawned:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
         self._exited = asyncio.Event()
-        self._pidfd: int | None = None
         self.stdout: OutputPipe | None = None
         self.stderr: OutputPipe | None = None
         self._watch(asyncio.get_running_loop())
@@ -222,17 +221,15 @@ class Spawned:
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """A descriptor becomes readable when it exits (Linux); elsewhere a thread waits for it."""
         try:
-            self._pidfd = os.pidfd_open(self.pid)
+            pidfd = os.pidfd_open(self.pid)
         except (AttributeError, OSError):
             threading.Thread(target=self._wait_in_thread, args=(loop,), name=f"waitpid-{self.pid}", daemon=True).start()
         else:
-            loop.add_reader(self._pidfd, self._readable, loop)
+            loop.add_reader(pidfd, self._readable, loop, pidfd)
 
-    def _readable(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._pidfd is not None:
-            loop.remove_reader(self._pidfd)
-            os.close(self._pidfd)
-            self._pidfd = None
+    def _readable(self, loop: asyncio.AbstractEventLoop, pidfd: int) -> None:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
         self._process.wait()  # it has exited: this takes no time
         self._exited.set()
 

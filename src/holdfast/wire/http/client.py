@@ -180,6 +180,10 @@ class Credentials:
         return f"<Credentials {'given' if self.are_given else 'none given'}{', a login' if self._authorizer else ''}>"
 
 
+MOST_COOKIES = 50
+"""As many as browsers keep for one site, and more than any balancer sets."""
+
+
 class StickyCookies:
     """What a balancer sets to find the same server again; no other cookie of a server means anything here."""
 
@@ -194,9 +198,9 @@ class StickyCookies:
             pair, *attributes = line.split(";")
             name, equals, value = pair.strip().partition("=")
             gone = any(one.strip().lower().replace(" ", "") in ("max-age=0", "max-age=-1") for one in attributes)
-            if gone or not equals or _BAD_IN_VALUE.search(value) or not value.isascii() or len(self._values) > 50:
+            if gone or not equals or _BAD_IN_VALUE.search(value) or not value.isascii():
                 self._values.pop(name, None)
-            elif _HEADER_NAME.fullmatch(name):
+            elif _HEADER_NAME.fullmatch(name) and (name in self._values or len(self._values) < MOST_COOKIES):
                 self._values[name] = value
         pairs = "; ".join(f"{name}={value}" for name, value in self._values.items())
         self.header = {"cookie": pairs} if pairs else {}

@@ -104,7 +104,6 @@ class Response(msgspec.Struct, eq=False):
                     if connection.left:  # else it came to its end meanwhile, or has failed
                         return await self._received(connection)
                 self._read_ahead = LARGE_BYTES  # all of it is wanted: no piece wakes the reader
-                connection.flow.resume()
             return await self._collected(most)
         finally:
             self.let_go()
@@ -120,9 +119,8 @@ class Response(msgspec.Struct, eq=False):
             parts.append(chunk)
             if size > LARGE_BYTES and not self.held and self._connection is not None:
                 await self.hold(most)
-                if self._inflater is None and self._connection is not None:
+                if self._inflater is None:
                     self._read_ahead = most  # nor does one hold up its sender
-                    self._connection.flow.resume()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _received(self, connection: PooledConnection) -> bytearray:
