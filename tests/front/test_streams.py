@@ -188,6 +188,20 @@ async def test_a_connection_whose_client_caught_up_is_not_held() -> None:
     assert held() is None
 
 
+@pytest.mark.requirement("HUB-17")
+@pytest.mark.parametrize("whole", [False, True])
+async def test_the_streams_of_a_session_count_together_and_each_modern_request_by_itself(whole: bool) -> None:
+    for session in (cast("Any", Session()), None):
+        backlog, clients = Backlog(per_session=10), [_unread(6), _unread(6)]
+        for client in clients:
+            stream = MessageStream(session, client.reply, backlog, b"7")
+            if whole:
+                stream.result(b"7", b"{}")
+            else:
+                stream.send(NOTICE)
+        assert [client.transport.aborted for client in clients] == [False, session is not None]
+
+
 # What clients may ask for again.
 
 
@@ -333,7 +347,9 @@ async def test_a_modern_request_has_events_without_ids_and_a_status_for_its_erro
     error = ErrorData(code=-32601, message="no such method")
     MessageStream(None, refused.reply, Backlog()).error(b"7", error)
     Session().stream(legacy).error(b"7", error)
-    assert (refused.status, legacy.status) == (404, 200)
+    other = Client()
+    MessageStream(None, other.reply, Backlog()).error(b"7", ErrorData(code=-1, message="of a server"))
+    assert (refused.status, legacy.status, other.status) == (404, 200, 200)
     unreadable = Client()
     Session().stream(unreadable).refuse(error)
     assert unreadable.status == 400
@@ -344,6 +360,8 @@ async def test_a_client_without_event_streams_gets_the_result_alone() -> None:
     session, client = Session(), Client(takes_streams=False)
     stream = session.stream(client)
     stream.send(NOTICE)
+    with pytest.raises(MCPError, match="takes no event stream"):
+        await stream.reach("elicitation/create")
     stream.result(b"7", b"{}")
     assert (client.body, session.bounds.held) == (b'{"jsonrpc":"2.0","id":7,"result":{}}', 0)
     with pytest.raises(MCPError, match="takes no event stream"):

@@ -336,23 +336,18 @@ class MessageStream(msgspec.Struct, eq=False):
 
         A client of the first TypeScript SDK resumes after an error that has an event id: so an error has none.
         """
-        if self.done:
-            return
         reply = self.reply
-        if reply is not None and reply.started and isinstance(message, list):
-            message = b"".join(message)
-        number = b""
-        # A plain answer is not logged: it goes out whole, or its client never had an event to come back with.
-        if resumable and reply is not None and reply.started and isinstance(message, bytes):
-            number = self._log(message, final=True)
+        if self.done or reply is None:
+            return
         self.done = True
-        if reply is not None and not reply.done:
-            if reply.started and isinstance(message, bytes):
-                reply.result(message, status=status, event_id=number)
-            else:
-                reply.plain(status, message)
-            self.backlog.wrote(reply, self.session or reply)
-        self._answered_whole = reply is not None and not reply.streams
+        if reply.started:
+            whole = b"".join(message) if isinstance(message, list) else message
+            reply.result(whole, event_id=self._log(whole, final=True) if resumable else b"")
+        elif not reply.done:
+            # A plain answer is not logged: it goes out whole, or its client never had an event to come back with.
+            reply.plain(status, message)
+        self.backlog.wrote(reply, self.session or reply)
+        self._answered_whole = not reply.streams
         self.reply = None
 
     # A stream that broke.
