@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import httpx2
@@ -17,17 +17,17 @@ from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
 from holdfast.access.audit_reader import AuditFilter, AuditReader
-from holdfast.access.audit_writer import AuditFiles, AuditTrail
+from holdfast.access.audit_writer import AuditFiles, AuditRecord, AuditTrail
 from holdfast.access.principals import Principal, TokenPolicy
 from holdfast.config.read import config_from_mapping
 from holdfast.config.settings import ApprovalSettings
 from holdfast.core.breaker import BreakerState
 from holdfast.endpoint.broker import Broker
-from holdfast.endpoint.call_gate import argument_hash
-from holdfast.endpoint.clients import Call, Client as HubClient
+from holdfast.endpoint.call_gate import CallAudit, argument_hash
+from holdfast.endpoint.clients import Call, Client as HubClient, LivesElsewhere
 from holdfast.endpoint.message import read_message
 from holdfast.endpoint.view import View
-from holdfast.errors import CallForbidden, HoldfastError, NotApproved
+from holdfast.errors import CallForbidden, HoldfastError, NotApproved, NotAudited
 from holdfast.front.app import create_app
 from holdfast.hub.call_approvals import (
     MOST_OF_CALLER,
@@ -37,7 +37,9 @@ from holdfast.hub.call_approvals import (
     UnknownQuestion,
 )
 from holdfast.hub.hub import Hub
+from holdfast.wire import RawObject
 from tests.access.test_audit import KEY
+from tests.endpoint.test_clients import Line, call, client
 from tests.endpoint.test_exchange import Recorded
 from tests.endpoint.test_first_list import slow_server
 from tests.harness.served_hub import Era, Person, Served, front, text_of
@@ -580,3 +582,109 @@ async def test_a_call_that_waited_for_its_server_is_judged_by_the_rules_of_now(
         await hub.apply(config_from_mapping({"mcpServers": servers, "holdfast": {"access": rules}}))
         with pytest.raises(refusal, match="echo"):
             gate.check_again(call)
+
+
+class Recorder:
+    """An audit that keeps its records, and may be unable to write."""
+
+    def __init__(self) -> None:
+        self.why = ""
+        self.records: list[AuditRecord] = []
+
+    def refusal(self) -> str:
+        return self.why
+
+    def add(self, record: AuditRecord, arguments: object = None) -> None:
+        self.records.append(record)
+
+
+TRACE = "a" * 32
+
+
+@pytest.mark.requirement("SEC-15")
+@pytest.mark.parametrize(
+    ("method", "params", "name"),
+    [
+        ("tools/call", {"name": "https://u:secret@host/"}, "https://u:secret@host/"),
+        ("prompts/get", {"name": "greet"}, "greet"),
+        ("resources/read", {"uri": "https://u:secret@host/x"}, "https://***@host/x"),
+        ("tasks/get", {"taskId": "t1"}, "t1"),
+        ("completion/complete", {"ref": {"name": "greet"}}, "greet"),
+        ("completion/complete", {"ref": {"uri": "mem://{x}"}}, "mem://{x}"),
+        ("completion/complete", {"ref": 7}, ""),
+        ("tools/call", {"name": "n" * 300}, "n" * 256),
+        ("x/own", {}, ""),
+    ],
+)
+async def test_a_record_names_what_the_request_is_about(method: str, params: dict[str, Any], name: str) -> None:
+    recorder = Recorder()
+    audit = CallAudit(cast("AuditTrail", recorder))
+    asked = await call(client(), Line(), method=method, **params, _meta={"traceparent": f"00-{TRACE}-1-01"})
+
+    async def handler(_: Call) -> RawObject:
+        return RawObject.of({"a": 1})
+
+    await audit.answer(asked, handler)
+    (record,) = recorder.records
+    assert (record.method, record.tool, record.outcome, record.trace) == (method, name, "completed", TRACE)
+    assert (record.result_bytes, record.argument_bytes, record.principal) == (1, 0, "local")
+
+
+@pytest.mark.requirement("SEC-15")
+@pytest.mark.parametrize(
+    ("said", "outcome"),
+    [
+        ({"isError": True}, "tool_error"),
+        ({"isError": False}, "completed"),
+        ({"resultType": "input_required"}, "input_required"),
+        (MCPError(-1, "no " + "x" * 300), "refused"),
+        (CallForbidden("no", rule="r"), "denied"),
+    ],
+)
+async def test_a_record_says_how_the_request_ended(said: dict[str, Any] | Exception, outcome: str) -> None:
+    recorder = Recorder()
+    audit = CallAudit(cast("AuditTrail", recorder))
+
+    async def handler(_: Call) -> RawObject:
+        if isinstance(said, Exception):
+            raise said
+        return RawObject.of(said)
+
+    with suppress(MCPError, HoldfastError):
+        await audit.answer(await call(client(), Line(), name="x", arguments={"a": 1}), handler)
+    (record,) = recorder.records
+    assert (record.outcome, record.argument_bytes, record.trace) == (outcome, 8, "")
+    assert len(record.reason) <= 256
+
+
+@pytest.mark.requirement("SEC-15")
+async def test_no_request_is_made_that_cannot_be_recorded_and_lists_are_not_recorded() -> None:
+    recorder = Recorder()
+    audit = CallAudit(cast("AuditTrail", recorder))
+    made: list[str] = []
+
+    async def handler(asked: Call) -> RawObject:
+        made.append(asked.method)
+        return RawObject.of({})
+
+    recorder.why = "the disk is full"
+    await audit.answer(await call(client(), Line(), method="tools/list"), handler)
+    assert (made, recorder.records) == (["tools/list"], [])
+    refused = await audit.answer(await call(client(), Line(), name="x"), handler)
+    assert "not called: the disk is full" in json.loads(refused.written())["content"][0]["text"]
+    with pytest.raises(NotAudited, match="the disk is full"):
+        await audit.answer(await call(client(), Line(), method="prompts/get", name="x"), handler)
+    assert [record.outcome for record in recorder.records] == ["refused", "refused"]
+    assert made == ["tools/list"]
+
+
+@pytest.mark.requirement("SEC-15")
+async def test_a_request_that_another_replica_serves_is_recorded_there() -> None:
+    recorder = Recorder()
+
+    async def handler(_: Call) -> RawObject:
+        raise LivesElsewhere("there")
+
+    with pytest.raises(LivesElsewhere):
+        await CallAudit(cast("AuditTrail", recorder)).answer(await call(client(), Line(), name="x"), handler)
+    assert recorder.records == []

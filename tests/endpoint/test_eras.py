@@ -88,7 +88,9 @@ def test_a_modern_client_gets_a_result_of_a_kind_from_a_named_server(
 
 
 @pytest.mark.requirement("HUB-7")
-@pytest.mark.parametrize("said", [{"content": []}, {"content": [], "_meta": {"mine": 1}, "structuredContent": {}}])
+@pytest.mark.parametrize(
+    "said", [{"content": []}, {"content": [], "_meta": {"mine": 1}, "structuredContent": {}}, {"_meta": 7}]
+)
 def test_a_result_that_a_legacy_client_knows_passes_as_it_is(said: dict[str, Any]) -> None:
     result = RawObject.of(said)
     assert result_for_client("tools/call", result, modern=False, stamp=b"{}") is result
@@ -129,6 +131,8 @@ TRACED = {"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"}
         ({}, TRACED, TRACED),
         ({"progressToken": 1}, TRACED, TRACED),
         ({"mine": 1}, TRACED, {"mine": 1, **TRACED}),
+        ({"progressToken": 1}, {"traceparent": "none"}, None),
+        (None, {"traceparent": "none"}, None),
         ({"mine": 1}, {}, {"mine": 1}),
         ({}, {}, None),
     ],

@@ -285,3 +285,42 @@ async def test_an_endpoint_takes_no_more_subscriptions_than_its_bound(monkeypatc
     third = await scene.send({"id": IDS[1], "method": "subscriptions/listen", "params": wanted})
     assert third.came == first.came[:1], "the place of one that left is free"
     await scene.end()
+
+
+@pytest.mark.anyio
+async def test_a_client_may_ping_before_its_handshake_and_ask_nothing_else() -> None:
+    scene = Scene("modern", on_a_pipe=True)
+    scene.exchange = Exchange(scene.server, scene.outlet, era="legacy")
+    ping = await scene.send({"id": 1, "method": "ping"})
+    assert ping.came == []
+    await scene.with_call(0, scene.finish)
+    assert ping.came == ["result"]
+    assert (await scene.send({"id": 2, "method": "tools/list"})).came == ["error"]
+    await scene.end()
+
+
+KEY = "k" * 16
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("on_a_pipe", "meta", "persistent", "expires", "level"),
+    [
+        (False, {}, False, False, None),
+        (False, {"holdfast/client": KEY, "io.modelcontextprotocol/logLevel": "error"}, True, True, "error"),
+        (True, {"io.modelcontextprotocol/logLevel": "loud"}, True, False, None),
+    ],
+)
+async def test_a_modern_request_is_a_client_of_its_own_or_that_of_its_key_or_pipe(
+    on_a_pipe: bool, meta: dict[str, Any], persistent: bool, expires: bool, level: str | None
+) -> None:
+    scene = Scene("modern", on_a_pipe=on_a_pipe)
+    for key in IDS[:2]:
+        await scene.send({"id": key, "method": "x/any", "params": {"_meta": MODERN_META | meta}})
+    one, other = (call.client for call in scene.server.under_way)
+    assert (one.modern, one.persistent, one.expires, one.log_level) == (True, persistent, expires, level)
+    assert (one.owner == other.owner) is persistent
+    assert (one.program, scene.exchange.program) == ("raw", "raw")
+    assert (one.key is not None, one.key == other.key) == (expires, True), "a hub behind this one knows it by its key"
+    assert one.key is None or KEY not in one.key
+    await scene.end()

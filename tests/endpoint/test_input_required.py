@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import httpx2
@@ -13,11 +14,16 @@ import mcp_types as types
 import pytest
 from mcp import Client, MCPError
 
-from holdfast.endpoint import clients, input_required
+from holdfast.access import Principal
+from holdfast.endpoint import Client as HubClient, clients, input_required
+from holdfast.endpoint.input_required import OpenCall, next_round, request_identity
 from holdfast.errors import CallFailed
 from holdfast.files import replace_file
+from holdfast.wire import LoadedObject, RawObject
 from tests.cli.serve_process import config, served
 from tests.clients.raw import MODERN_META
+from tests.endpoint.test_clients import Line, answered, call, client
+from tests.endpoint.test_exchange import settled
 from tests.harness import waiting
 from tests.harness.served_hub import Person, front
 from tests.harness.waiting import came_true
@@ -183,3 +189,101 @@ async def test_another_principal_cannot_resume_a_call_and_does_not_take_it_from_
         assert "result" not in refused
     assert resumed["result"]["content"][0]["text"] == "red"
     assert first["requestState"] not in json.dumps([stolen, unanswered, used])
+
+
+@pytest.mark.requirement("HUB-7")
+async def test_what_a_server_says_between_two_requests_is_told_to_the_next_one() -> None:
+    first, second = Line(), Line()
+    one = client(modern=True)
+    pending = OpenCall(await call(one, first, _meta={"progressToken": "a"}))
+    pending.call.open = pending
+    asking = asyncio.create_task(pending.ask("sampling/createMessage", LoadedObject()))
+    assert await pending.advance(pending.call) is None
+    pending.tell("notifications/x", {"n": 1})
+    pending.tell("notifications/x", {"n": 2})
+    assert first.told == []
+    repeated = await call(one, second, _meta={"progressToken": "b"})
+    pending.answer({"q1": {"action": "accept"}, "q2": {}, "q3": 7})
+    assert await asking == {"action": "accept"}
+    advancing = asyncio.create_task(pending.advance(repeated))
+    await settled()
+    pending.call.progress(1, None, None)
+    assert [params for _, params in second.told] == [{"n": 1}, {"n": 2}, {"progressToken": "b", "progress": 1}]
+
+    async def work() -> RawObject:
+        return RawObject.of({"a": 1})
+
+    await pending.run(work)
+    assert (await advancing or RawObject.of({})).value() == {"a": 1}
+    with pytest.raises(MCPError, match="has its answer already"):
+        await pending.advance(repeated)
+
+
+@pytest.mark.requirement("HUB-7")
+async def test_a_question_that_is_none_of_the_protocol_is_the_error_of_its_server() -> None:
+    pending = OpenCall(await call(client(modern=True), Line()))
+    with pytest.raises(MCPError, match="its parameters are not those of the protocol"):
+        await pending.ask("sampling/createMessage", {"messages": 7})
+    assert pending.questions() == b"{}"
+
+
+@pytest.mark.requirement("HUB-7")
+async def test_a_call_that_fails_or_is_cancelled_says_so_in_the_request_that_waits() -> None:
+    async def fails() -> RawObject:
+        raise MCPError(-1, "it failed")
+
+    for work, words in ((fails, "it failed"), (anyio.sleep_forever, "the call was cancelled")):
+        pending = OpenCall(asked := await call(client(modern=True), Line()))
+        running_call = asyncio.create_task(pending.run(cast("Any", work)))
+        waiting_call = asyncio.create_task(pending.advance(asked))
+        await settled()
+        pending.cancel()
+        with pytest.raises(MCPError, match=words):
+            await waiting_call
+        await running_call
+
+
+@pytest.mark.requirement("HUB-7")
+async def test_a_request_is_the_same_however_its_arguments_are_written() -> None:
+    one, other = client(modern=True), client(modern=True, identity=Principal(name="ann"))
+
+    async def identity(of: HubClient, **params: Any) -> str:
+        return request_identity(await call(of, Line(), **params))
+
+    asked: dict[str, Any] = {"name": "x", "arguments": {"a": 1, "b": 2}}
+    same = await identity(one, **asked)
+    assert await identity(one, requestState="s", arguments={"b": 2, "a": 1}, name="x") == same
+    others = [
+        await identity(other, **asked),
+        await identity(one, **asked, method="prompts/get"),
+        await identity(one, name="x", arguments={"a": 1}),
+        await identity(one, name="x"),
+        await identity(one, uri="x"),
+        await identity(one, name="x", uri="x"),
+    ]
+    assert len({same, *others}) == 7
+
+
+@pytest.mark.requirement("HUB-7")
+async def test_a_legacy_client_answers_all_questions_of_a_modern_server_at_once() -> None:
+    reply = Line()
+    one = client()
+    asked = await call(one, reply, name="x", requestState="old", inputResponses={})
+    both = {key: {"method": "sampling/createMessage", "params": {}} for key in ("p", "q")}
+    round_ = asyncio.create_task(next_round(asked, asked.params, {"inputRequests": both, "requestState": "new"}))
+    await settled()
+    assert reply.questions == [1, 2]
+    for number in reply.questions:
+        await answered(one.questions, number, result={"n": number})
+    sent = {key: json.loads(bytes(value)) for key, value in (await round_).items()}
+    assert sent == {"name": "x", "requestState": "new", "inputResponses": {"p": {"n": 1}, "q": {"n": 2}}}
+    for wrong, words in (({"method": "x/own"}, "not a request to a client"), ({"method": "roots/list"}, "roots")):
+        with pytest.raises(MCPError, match=words):
+            await next_round(asked, asked.params, {"inputRequests": {"p": wrong}})
+
+
+@pytest.mark.requirement("HUB-7")
+async def test_a_server_that_asks_nothing_gets_another_round_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(input_required, "ROUND_PAUSE_SECONDS", 0.0)
+    asked = await call(client(), Line(), name="x", requestState="old")
+    assert (await next_round(asked, asked.params, {})).keys() == {"name"}

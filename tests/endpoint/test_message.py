@@ -211,6 +211,10 @@ def embedded(uri: str) -> dict[str, Any]:
             {"content": [link("mem://same"), embedded("from-a+mem://x"), {"type": "text", "text": "resource"}]},
         ),
         ({"contents": [{"uri": "mem://x"}, 7]}, {"contents": [{"uri": "from-a+mem://x"}, 7]}),
+        (
+            {"messages": [{"content": [link("mem://x")] * 2_000}, {"content": [link("mem://x")]}]},
+            {"messages": [{"content": [link("from-a+mem://x")] * 2_000}, {"content": [link("mem://x")]}]},
+        ),
         ({"messages": [{"content": link("mem://x")}]}, {"messages": [{"content": link("from-a+mem://x")}]}),
         (
             {"messages": [{"role": "user"}, {"content": [link("mem://x"), link("mem://same")]}]},
@@ -232,6 +236,7 @@ async def test_uris_in_a_result_are_those_of_the_endpoint(result: dict[str, Any]
         {"messages": [{"content": [link("mem://same")]}, "resource", {"content": "resource"}]},
         {"contents": [{"uri": "mem://x"}] * 2_001},
         {"structuredContent": link("mem://x")},
+        {"content": [{"type": "text", "resource": {"uri": "mem://x"}}]},
     ],
 )
 @pytest.mark.anyio

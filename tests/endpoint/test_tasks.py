@@ -15,6 +15,7 @@ import pytest
 from holdfast.access.principals import TokenPolicy
 from holdfast.endpoint.tasks import LONGEST_TASK, MOST_OPEN, ServerTask, TaskIds, renamed
 from holdfast.hub import call_tool
+from holdfast.keys import KeyRing
 from holdfast.wire import RawObject
 from tests.clients.raw import MODERN_META, initialize
 from tests.harness.served_hub import PATIENT, Era, Person, Served, front, text_of
@@ -246,6 +247,54 @@ def test_an_id_opens_only_for_its_principal_and_only_as_it_was_given() -> None:
     ):
         assert ids.find(other, "ada") is None
     assert json.loads(json.dumps(shown)) == shown
+
+
+def test_replicas_with_the_same_keys_open_the_ids_of_each_other_and_know_the_home() -> None:
+    ring = KeyRing([b"k" * 32])
+    here, there = (TaskIds(lambda: ring, home) for home in ("one", "two"))
+    shown = here.shown(ServerTask("t", "1"), "ada")
+    assert there.find(shown, "ada") == ServerTask("t", "1", "one")
+    assert TaskIds(lambda: KeyRing([b"x" * 32]), "two").find(shown, "ada") is None
+
+
+RELATED = "io.modelcontextprotocol/related-task"
+
+
+@pytest.mark.parametrize(
+    ("said", "changes"),
+    [
+        ({"taskId": "1"}, True),
+        ({"task": {"taskId": "1", "status": "working"}}, True),
+        ({"_meta": {RELATED: {"taskId": "1", "more": 2}, "mine": 3}}, True),
+        ({"taskId": 7, "task": {}, "_meta": {RELATED: {}}}, False),
+        ({"task": "one", "_meta": 7}, False),
+        ({"_meta": {RELATED: 7}}, False),
+        ({}, False),
+    ],
+)
+def test_every_id_of_a_task_in_a_result_is_the_one_that_its_client_knows(said: dict[str, Any], changes: bool) -> None:
+    ids, result = TaskIds(), RawObject.of(said)
+    shown = renamed(result, "t", ids, "ada")
+    own = json.dumps(ids.shown(ServerTask("t", "1"), "ada"))
+    assert json.loads(shown.written()) == json.loads(json.dumps(said).replace('"1"', own))
+    assert (shown is not result) is changes
+
+
+@pytest.mark.requirement("DX-8")
+@pytest.mark.parametrize(
+    ("ttl", "seconds"),
+    [({"ttl": 60_000}, 60), ({"ttlMs": 60_000}, 60), ({"ttl": 9e9}, LONGEST_TASK), ({"ttl": -1}, LONGEST_TASK)]
+    + [({"ttl": wrong}, LONGEST_TASK) for wrong in (True, "1", None)],
+)
+def test_a_task_lives_as_long_as_its_server_says_within_a_bound(ttl: dict[str, Any], seconds: float) -> None:
+    now = [0.0]
+    ids = TaskIds(now=lambda: now[0])
+    renamed(RawObject.of({"taskId": "1", "status": "working", **ttl}), "t", ids, "ada")
+    renamed(RawObject.of({"taskId": "1"}), "t", ids, "ada")  # it says nothing of its state
+    seen = []
+    for now[0] in (seconds - 1, seconds):
+        seen.append(ids.has_open)
+    assert seen == [True, False]
 
 
 @pytest.mark.requirement("DX-8")

@@ -74,7 +74,18 @@ async def test_a_profile_has_what_its_patterns_name_and_the_resources_of_its_ser
         assert view.find(Kind.TOOL, "a__read") == NameKey(Kind.TOOL, "a", "read")
         assert view.find(Kind.TOOL, "a__write") == Unknown("a__write", ("a__read",))
         assert View(hub, EndpointAddress(profile="gone")).servers == []
+        assert view.find(Kind.TOOL, "c__raed") == Unknown("c__raed", ("a__read",)), "nothing else is suggested"
+        assert not View(hub).has("gone")
         assert View(hub).find(Kind.TOOL, "c__write") == Unknown("c__write", ("b__write", "a__write"))
+
+
+@pytest.mark.requirement("FIND-9")
+async def test_a_slash_in_a_pattern_may_be_of_the_server_or_of_the_tool() -> None:
+    async with opened("a", "io/b", profiles={"work": ["a/x/*", "io/b/read"]}) as hub:
+        publish(hub, "a", [Item("x/y"), Item("z")])
+        view = View(hub, EndpointAddress(profile="work"))
+        assert view.servers == ["a", "io/b"]
+        assert [(entry.server, entry.original) for entry in view.entries(Kind.TOOL)] == [("a", "x/y"), ("io/b", "read")]
 
 
 async def test_in_find_mode_the_pinned_tools_are_listed_and_all_prompts() -> None:
@@ -180,6 +191,7 @@ async def test_clients_see_the_servers_of_their_folder_under_the_names_of_its_co
         assert nowhere.find(Kind.TOOL, "files__read") == NameKey(Kind.TOOL, "files", "read")
         assert isinstance(nowhere.find(Kind.TOOL, "notes__read"), Unknown)
         assert other not in here.servers
+        assert View(hub, EndpointAddress(other)).covers(other), "it is asked for by its id"
         publish(hub, notes, [Item("search")])
         assert here.find(Kind.TOOL, "notes__search") == NameKey(Kind.TOOL, notes, "search")
 
