@@ -55,6 +55,11 @@ class ChangedTool:
     now: Mapping[str, Any]
 
     @property
+    def label(self) -> str:
+        """What it is, in words: a tool's name, ``prompt x``, ``instructions``."""
+        return self.tool if self.kind == "tool" else f"{self.kind} {self.tool}".strip()
+
+    @property
     def parts(self) -> tuple[str, ...]:
         """The parts that changed: ``description``, ``inputSchema`` and so on."""
         return tuple(part for part in WATCHED if self.was.get(part) != self.now.get(part))

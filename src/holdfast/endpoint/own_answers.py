@@ -36,8 +36,10 @@ from holdfast.config import Config
 from holdfast.core import (
     HUB_VERSION,
     STATUS_URI,
+    ApprovalKind,
     Catalog,
     CatalogEntry,
+    ChangedTool,
     Facts,
     Health,
     HttpStatus,
@@ -400,7 +402,7 @@ class OwnTools:
 
     def _findings(self, view: View) -> Mapping[str, str]:
         """What is wrong with each server, of its lists and of its requests."""
-        listed, asked = findings(view.user.catalog), self._broker.findings
+        listed, asked = findings(view.user.catalog, view.shows), self._broker.findings
         return {one: "; ".join(filter(None, (listed.get(one), asked.get(one)))) for one in {**listed, **asked}}
 
 
@@ -500,17 +502,27 @@ def _servers(view: View, findings: Mapping[str, str]) -> dict[str, dict[str, Any
             "tools": tools.get(name, 0),
         }
         | ({"finding": findings[name]} if name in findings else {})
-        | ({"changedTools": sorted(changed)} if (changed := _changed(view, name)) else {})
+        | ({"changedTools": sorted(one.label for one in changed)} if (changed := _changed(view, name)) else {})
         for name, health in ((name, view.user.health(name)) for name in view.servers if view.has(name))
     }
 
 
-def _changed(view: View, server: str) -> frozenset[str]:
-    """The tools of a server that changed and that the endpoint shows; of a per-user server those of this user."""
-    changed = view.hub.approvals.changed.get(server, frozenset())
-    if changed and view.hub.registry.users.has_own(view.principal, server):
-        changed &= {entry.original for entry in view.user.catalog.tools if entry.server == server}
-    return frozenset(tool for tool in changed if view.shows(NameKey(Kind.TOOL, server, tool)))
+_APPROVED: Final[Mapping[ApprovalKind, Kind]] = {"tool": Kind.TOOL, "prompt": Kind.PROMPT}
+
+
+def _changed(view: View, server: str) -> list[ChangedTool]:
+    """What of a server changed and is there for those who see a view; of a per-user server what this user has.
+
+    A prompt is judged by the rules for prompts. The instructions are the server's, and the view has the server.
+    """
+    own = view.hub.registry.users.has_own(view.principal, server)
+    hers = {entry.key for kind in _APPROVED.values() for entry in view.user.catalog.of(kind)} if own else set[NameKey]()
+    found = []
+    for one in view.hub.approvals.pending(server):
+        key = NameKey(_APPROVED[one.kind], server, one.tool) if one.kind in _APPROVED else None
+        if key is None or (view.shows(key) and (not own or key in hers)):
+            found.append(one)
+    return found
 
 
 def _line(name: str, one: Mapping[str, Any]) -> str:
@@ -573,7 +585,7 @@ def _doctor_result(view: View, arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _diagnosis(view: View, name: str, health: Health) -> dict[str, Any]:
     slot = view.user.slot(name)
     remedy = remedy_for(slot)
-    held = view.hub.approvals.held(name)
+    held = [one for one in _changed(view, name) if one.held]
     words = text_for(health, Facts(held=len(held), hint=remedy.hint, login=remedy.login))
     return {
         "state": health.shown_state,

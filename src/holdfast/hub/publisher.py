@@ -474,11 +474,11 @@ _ALL_KINDS = ChangedKinds(frozenset(Kind), frozenset(Kind))
 # What is wrong with servers that are up all the same.
 
 
-def findings(catalog: Catalog) -> dict[str, str]:
-    """What is wrong with servers that are up all the same, in words, by server."""
+def findings(catalog: Catalog, shows: Callable[[NameKey], bool] = lambda _: True) -> dict[str, str]:
+    """What is wrong with servers that are up all the same, in words, by server. It names only what ``shows`` allows."""
     taken: dict[str, list[Collision]] = {}
     for one in catalog.collisions:
-        if not one.holder.server:
+        if not one.holder.server and shows(one.key):
             taken.setdefault(one.key.server, []).append(one)
     return {one: words for one in catalog.servers if (words := _finding(catalog, one, taken.get(one, ())))}
 
