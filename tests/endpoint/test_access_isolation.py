@@ -459,7 +459,7 @@ async def test_rules_mean_the_server_of_a_folder_by_its_name_in_the_configuratio
         await doors.ask(WIDE, path, "tools/call", name="get_issue", arguments={"n": 1})
         assert doors.saw() == [("files", "tool", "get_issue")]
         one = View(doors.hub, EndpointAddress(server))
-        assert [has_all(one.seen_by(who)) for who in (ann, bob)] == [False, True]
+        assert [has_all(one.seen_by(who), server) for who in (ann, bob)] == [False, True]
 
 
 @pytest.mark.requirement("SEC-15")

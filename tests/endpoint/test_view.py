@@ -124,14 +124,8 @@ async def test_rules_limit_a_view_to_what_its_principal_may_list() -> None:
         assert ann.find(Kind.TOOL, "b__read") == Unknown("b__read", ("a__read",))
         one = View(hub, EndpointAddress("a"))
         assert one.seen_by(ANN).find(Kind.TOOL, "write") == Unknown("write", ())
-        assert [
-            has_all(view) for view in (whole, ann, one.seen_by(ANN), View(hub, EndpointAddress("b")).seen_by(BOB))
-        ] == [
-            True,
-            False,
-            False,
-            True,
-        ]
+        assert (has_all(whole, "a"), has_all(ann, "a"), has_all(one.seen_by(ANN), "a")) == (True, False, False)
+        assert has_all(View(hub, EndpointAddress("b")).seen_by(BOB), "b")
 
 
 @pytest.mark.requirement("SEC-13", "SEC-7")

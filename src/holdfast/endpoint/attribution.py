@@ -504,10 +504,6 @@ class _SubscriptionStream:
             notice = event_to_notification(event, self._meta).model_dump(by_alias=True, mode="json", exclude_none=True)
             self._outlet.tell(notice["method"], notice.get("params"))
 
-    def end(self) -> None:
-        if not self.ended.done():
-            self.ended.set_result(None)
-
 
 class Listeners:
     """The listeners of one endpoint. Publishing never waits, and an event can be limited to one client."""
@@ -538,8 +534,9 @@ class Listeners:
 
     def close(self) -> None:
         """End every stream cleanly: its client gets the result of its request."""
-        for listener in list(self._listeners):
-            listener.end()
+        for listener in self._listeners:
+            if not listener.ended.done():
+                listener.ended.set_result(None)
 
 
 def _honored(wanted: types.SubscriptionFilter) -> types.SubscriptionFilter:

@@ -198,7 +198,8 @@ class Exchange:
         except LivesElsewhere:
             raise  # nothing was done: the shell takes the message to the replica that has to serve it
         except Exception as exc:  # noqa: BLE001 - every request gets an answer
-            reply.error(message.id, _error_for(call, exc))
+            own = protocol_error(exc, modern=call.client.modern) if isinstance(exc, HoldfastError) else exc
+            reply.error(message.id, error_of(own))
         finally:
             call.done = True
             del self.calls[message.key]
@@ -361,11 +362,6 @@ class Exchange:
 
     def __repr__(self) -> str:
         return f"<Exchange {self._era or 'no era yet'} {self.principal.name} calls={list(self.calls)} {self.questions}>"
-
-
-def _error_for(call: Call, exc: Exception) -> ErrorData:
-    """What a client is told of a failure, in the codes of its era."""
-    return error_of(protocol_error(exc, modern=call.client.modern) if isinstance(exc, HoldfastError) else exc)
 
 
 def _key_of(owner: Hashable) -> str | None:

@@ -427,13 +427,12 @@ def tool_for_client(item: Mapping[str, Any], *, modern: bool) -> Mapping[str, An
 
     The hub makes a plain call of any tool, so none needs a task; a modern client knows no such annotation.
     """
-    support = task_support(item)
-    if support != "forbidden":
+    if task_support(item) != "forbidden":
         item = without_task_support(item)
         if not modern:
             item = {**item, "execution": {**item.get("execution", {}), "taskSupport": "optional"}}
     schema = item.get("outputSchema")
-    if modern or schema is None or (isinstance(schema, Mapping) and schema.get("type") == "object"):
+    if modern or (isinstance(schema, Mapping) and schema.get("type") == "object"):
         return item
     return {key: value for key, value in item.items() if key != "outputSchema"}
 
@@ -513,20 +512,18 @@ def _joined(blocks: list[Bytes], changed: list[bytes | None]) -> bytes | None:
 
 
 def _block(shown: Callable[[str], str], raw: Bytes) -> bytes | None:
-    block = RawObject.read(raw) if is_object(raw) else None
-    kind = text_of(block.get("type")) if block is not None else None
+    block = RawObject.read(raw) if is_object(raw) else RawObject({})
+    kind, inner = text_of(block.get("type")), block.get("resource")
     if kind == "resource_link":
         return _with_uri(shown, raw)
-    inner = block.get("resource") if block is not None and kind == "resource" else None
-    if block is None or inner is None or (new := _with_uri(shown, inner)) is None:
-        return None
-    return block.changed({"resource": new}).written()
+    new = _with_uri(shown, inner) if kind == "resource" and inner is not None else None
+    return block.changed({"resource": new}).written() if new is not None else None
 
 
 def _with_uri(shown: Callable[[str], str], raw: Bytes) -> bytes | None:
-    one = RawObject.read(raw) if is_object(raw) else None
-    uri = text_of(one.get("uri")) if one is not None else None
-    if one is None or uri is None or (new := shown(uri)) == uri:
+    one = RawObject.read(raw) if is_object(raw) else RawObject({})
+    uri = text_of(one.get("uri"))
+    if uri is None or (new := shown(uri)) == uri:
         return None
     return one.changed({"uri": dumps(new)}).written()
 

@@ -354,7 +354,7 @@ class Router:
         No rule covers it, so it passes only where nothing of the server is limited for its caller.
         """
         server = self._view.server
-        if server is not None and has_all(call.view):
+        if server is not None and has_all(call.view, server):
             call.to(server, call.params, repeatable=False)
             return None
         why = (

@@ -29,6 +29,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -216,17 +217,14 @@ class LoginsInConversation:
 
     def _check(self, call: Call, state: str) -> None:
         """Raise ``MCPError`` if a state was not made for this user and this request, or expired."""
-        content: bytes | None = None
-        if self._links is not None:
+        links, content = self._links, None
+        if links is not None:
             about = call.principal.encode("utf-8", "surrogatepass")
-            try:
+            with suppress(ValueError):
                 sealed = base64.urlsafe_b64decode(state.removeprefix(_MARK))
-            except ValueError:
-                sealed = b""
-            content = self._links.ring().open(sealed, purpose=_PURPOSE, about=about)
+                content = links.ring().open(sealed, purpose=_PURPOSE, about=about)
         kept = json.loads(content) if content is not None else {}
-        wall = self._links.wall() if self._links is not None else 0.0
-        if kept.get("request") != request_identity(call) or kept.get("until", 0.0) < wall:
+        if links is None or kept.get("request") != request_identity(call) or kept["until"] < links.wall():
             raise MCPError(INVALID_PARAMS, EXPIRED)
 
 

@@ -332,7 +332,7 @@ class FolderNames:
         for kind in (Kind.TOOL, Kind.PROMPT):
             for entry in catalog.of(kind):
                 spec = config.servers.get(entry.server)
-                if spec is None or not spec.folder or spec.folder != self._view.folder:
+                if spec is None or spec.folder != self._view.folder:
                     continue
                 name = base_name(kind, spec.plain_name, entry.original, spec.prefix, catalog.longest)
                 other = catalog.entry(name, kind)
@@ -357,11 +357,9 @@ def _in_folder(view: View, server: str) -> bool:
     return view.folder is None or SlotKey(server, "folder", view.folder).id not in config.servers
 
 
-def has_all(view: View) -> bool:
-    """Whether nothing of the endpoint's one server is limited for those who see this view."""
-    if view.grants is None or view.server is None:
-        return view.grants is None
-    return view.grants.has_all_of(_plain(view, view.server))
+def has_all(view: View, server: str) -> bool:
+    """Whether nothing of a server is limited for those who see this view."""
+    return view.grants is None or view.grants.has_all_of(_plain(view, server))
 
 
 def _plain(view: View, server: str) -> str:
