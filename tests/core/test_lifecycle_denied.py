@@ -234,7 +234,7 @@ def test_calls_are_refused_and_the_status_is_denied_once_a_call_and_the_listing_
     assert health.next_try == 2.0
     refusal = slot.call()
     assert isinstance(refusal, Refusal)
-    assert (refusal.reason, refusal.detail, refusal.retry_in) == (RefusalReason.DENIED, "HTTP 403", 2.0)
+    assert (refusal.reason, refusal.retry_in) == (RefusalReason.DENIED, 2.0)
     shut = AccessChanged(server=SERVER, denied=True, reason="HTTP 403", at=slot.now)
     assert [effect.record for effect in told if isinstance(effect, Emit)] == [shut]
 

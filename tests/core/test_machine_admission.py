@@ -168,7 +168,7 @@ def test_a_parked_server_answers_calls_with_its_reason_until_the_cooldown_is_ove
 
     refusal = slot.refusal()
     assert refusal.reason is RefusalReason.PERMANENTLY_FAILED
-    assert refusal.detail == "the command `foo` does not exist"
+    assert slot.machine.health(slot.now).reason == "the command `foo` does not exist"
     assert refusal.retry_in == 60.0
 
     slot.advance(60.0)

@@ -116,7 +116,6 @@ class Refusal:
 
     reason: RefusalReason
     retry_in: float | None
-    detail: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -262,7 +262,7 @@ class Machine:
         connection = permit.connection
         if connection is None:
             self.breaker.settle(permit, Outcome.NEUTRAL, now)
-            return tuple(_claims(self.life, self.breaker, now)) if self.life.policy.claims else ()
+            return tuple(_claims(self.life, self.breaker, now))
         # The reason of a lost connection is kept by the lifecycle; this one is for a connection that stands.
         if outcome is Outcome.TRANSPORT_FAILURE:
             self.failed_call = reason
@@ -345,9 +345,7 @@ class Machine:
         if before is not None and before != self.connection:
             self.breaker.detached(before)
             self._mirrored = None
-        if self.life.policy.claims:
-            effects += _shared(self.life, self.breaker, event, now)
-        return effects
+        return effects + _shared(self.life, self.breaker, event, now)
 
     def _changed(self, change: BreakerEvent | None) -> list[Effect]:
         """What follows from a change of the breaker, if there is one."""
@@ -440,13 +438,13 @@ def _shut(machine: Machine, now: float) -> Refusal | None:
     life = machine.life
     reason = _SHUT.get(life.state)
     if reason is not None:
-        return Refusal(reason, None, life.reason)
+        return Refusal(reason, None)
     if life.state in _REFUSED_IN and now < life.refuses_until:
-        return Refusal(_REFUSED_IN[life.state], _or_sooner(machine, _call_asks_in(machine, now), now), life.reason)
+        return Refusal(_REFUSED_IN[life.state], _or_sooner(machine, _call_asks_in(machine, now), now))
     if life.lease is not None and life.lease.shut is not None:
         wait = max(_call_asks_in(machine, now) or 0.0, machine.breaker.policy.probe_wait)
-        return Refusal(RefusalReason.DENIED, wait, _reason(machine))
-    if life.policy.claims and _lacks_claim(life, machine.breaker, now):
+        return Refusal(RefusalReason.DENIED, wait)
+    if _lacks_claim(life, machine.breaker, now):
         return _explained(machine, Refusal(RefusalReason.PROBING, machine.breaker.policy.probe_wait), now)
     return None
 
@@ -455,7 +453,7 @@ def _explained(machine: Machine, refusal: Refusal, now: float) -> Refusal:
     reason = _REFUSED_IN.get(machine.life.state, refusal.reason)
     # Only a call closes a breaker that calls opened: a try of the hub's own does not help.
     wait = refusal.retry_in if machine.breaker.by_calls else _or_sooner(machine, refusal.retry_in, now)
-    return Refusal(reason, wait, machine.life.reason)
+    return Refusal(reason, wait)
 
 
 def _or_sooner(machine: Machine, wait: float | None, now: float) -> float | None:
@@ -537,8 +535,7 @@ _WORTH_A_PROBE = frozenset(
 
 def _planned(life: Lifecycle, breaker: Breaker, now: float) -> tuple[Effect, ...]:
     """What the machine plans after a step: when to wake, and what to ask for."""
-    wake = life.wake()
-    return (*wake, *_claims(life, breaker, now)) if life.policy.claims else wake
+    return (*life.wake(), *_claims(life, breaker, now))
 
 
 def _claims(life: Lifecycle, breaker: Breaker, now: float) -> list[Effect]:
@@ -566,6 +563,8 @@ def _next_try(life: Lifecycle, breaker: Breaker, now: float) -> float:
 
 def _shared(life: Lifecycle, breaker: Breaker, event: Event, now: float) -> list[Effect]:
     """What the other replicas learn from an event of this one."""
+    if not life.policy.claims:
+        return []
     if isinstance(event, DialSucceeded):
         return [ShareEvidence(PeerRecovered())]
     if not isinstance(event, DialFailed) or life.dial is not None:
@@ -594,7 +593,7 @@ def _interested(life: Lifecycle, breaker: Breaker, refusal: Refusal, now: float)
 
     While a connection stands the hub plans no try of its own: then only calls ask for the right.
     """
-    if not life.policy.claims or life.interest_at is not None or refusal.reason not in _WORTH_A_PROBE:
+    if life.interest_at is not None or refusal.reason not in _WORTH_A_PROBE:
         return ()
     until = life.refuses_until if life.state in _REFUSED_IN else now
     life.interest_at = max(until, now + breaker.retry_in(now))

@@ -24,7 +24,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
-from functools import partial
 from hashlib import blake2s
 from heapq import nsmallest
 from itertools import count
@@ -267,7 +266,10 @@ def nearest(name: str, names: Iterable[str], most: int = 3) -> tuple[str, ...]:
     rest: list[str] = []
     for one in similar:
         (like if one.startswith(head) or one.endswith(tail) else rest).append(one)
-    by_length = partial(_difference, len(name))
+
+    def by_length(one: str) -> int:
+        return abs(len(one) - len(name))
+
     chosen = nsmallest(MOST_COMPARED, like, by_length)
     chosen += nsmallest(MOST_COMPARED - len(chosen), rest, by_length)
     return tuple(get_close_matches(name, chosen, n=most))
@@ -284,10 +286,6 @@ def near(name: str, known: Sequence[str], otherwise: str) -> str:
         return f"did you mean `{by_lower[found]}`?"
     more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
     return f"known: {', '.join(known[:MOST_NAMED])}{more}" if known else otherwise
-
-
-def _difference(length: int, name: str) -> int:
-    return abs(len(name) - length)
 
 
 def _room(longest: int) -> int:

@@ -459,11 +459,7 @@ def _shown_word(found: re.Match[str]) -> str:
         return word
     if "/" in word and has_secret_shape(word):
         return MASK
-    return _SEGMENT.sub(_shown_segment, word)
-
-
-def _shown_segment(found: re.Match[str]) -> str:
-    return MASK if has_secret_shape(found[0]) else found[0]
+    return _SEGMENT.sub(lambda segment: MASK if has_secret_shape(segment[0]) else segment[0], word)
 
 
 def _hide_in_url(path: str) -> str:

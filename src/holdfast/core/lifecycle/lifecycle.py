@@ -141,7 +141,7 @@ class Lifecycle(LifecycleState):
         return (ClaimProbe(wanted, self.attempts),)
 
     def _claim_at(self) -> float | None:
-        if self.stopped or self.dial is not None or self.claim_until is not None:
+        if not self.policy.claims or self.stopped or self.dial is not None or self.claim_until is not None:
             return None
         waiting = self.waiting[1] if self.waiting is not None else None
         wanted = [at for at in (waiting, self.interest_at) if at is not None]
