@@ -131,6 +131,7 @@ def test_a_right_is_held_from_its_time_on_and_extended_while_it_is_used() -> Non
     almost = 10.0 + PROBE_SECONDS / 2 + 0.1
     assert claims.claims(almost) == [], "it is not used"
     claims.trying = True
+    assert claims.claims(almost - 0.2) == [], "it lasts long enough"
     (kept,) = claims.claims(almost)
     assert (kept.key, kept.seconds, kept.extends) == (key, PROBE_SECONDS, True)
     claims.answered(ClaimAnswer(key=key, granted=False, holder="b"), 15.5, 15.6)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from holdfast.core import (
@@ -13,8 +15,15 @@ from holdfast.core import (
     record_value,
     stamp,
 )
-from holdfast.core.replicas.member import EXCHANGE_SECONDS, Alone, Connected, Happening
-from holdfast.core.replicas.probe_rights import SOONEST_SECONDS
+from holdfast.core.replicas.member import (
+    ALONE_SECONDS,
+    EXCHANGE_SECONDS,
+    RETRY_SECONDS,
+    Alone,
+    Connected,
+    Happening,
+)
+from holdfast.core.replicas.probe_rights import LEAD_SECONDS, SOONEST_SECONDS
 
 pytestmark = pytest.mark.requirement("FLEET-8", "PERF-8")
 
@@ -98,6 +107,42 @@ def test_a_new_connection_to_the_store_may_lead_to_another_one() -> None:
     assert not only.member.is_settled(only.now), "others may still send their copies to it"
     only.until(SETTLED + 5)
     assert only.member.is_settled(only.now)
+
+
+@pytest.mark.requirement("FLEET-3")
+def test_what_a_replica_knew_counts_no_more_once_its_store_is_silent() -> None:
+    only = Asking(SharedStore())
+    only.until(SETTLED)
+    written = only.member.write("switch/x", {"off": True}, 1.0)
+    assert written is not None
+    only.turn()
+    last, silent = only.now, only.now + ALONE_SECONDS
+    assert only.member.is_everywhere(written, silent - 0.01)
+    assert only.member.is_settled(silent - 0.01)
+    assert not only.member.is_everywhere(written, silent)
+    assert not only.member.is_settled(silent)
+
+    only.member.write("switch/y", {"off": True}, 1.0)
+    assert only.member.due() == last + SOONEST_SECONDS
+    only.member.request(silent, chance=0.5, nonce="n")
+    only.member.failed(silent)
+    assert only.member.due() == silent + RETRY_SECONDS, "also with something that cannot wait"
+
+
+@pytest.mark.requirement("FLEET-2")
+def test_a_replica_asks_in_time_for_a_right_and_not_while_it_is_alone() -> None:
+    only = Asking(SharedStore())
+    only.until(SETTLED)
+    next_exchange = only.member.due()
+    only.member.probes.want("s", next_exchange + LEAD_SECONDS - 0.1, 1, only.now)
+    assert only.member.due() == pytest.approx(next_exchange - 0.1)
+    only.member.is_alone = True
+    assert only.member.due() == next_exchange
+
+
+def test_a_replica_says_of_itself_what_it_was_given_and_how_far_it_has_read() -> None:
+    said = FleetMember("a", about={"address": "here"}).request(0.0, chance=0.5, nonce="n").presence
+    assert json.loads(said) == {"address": "here", "epoch": "", "seen": 0}
 
 
 @pytest.mark.requirement("FLEET-3")

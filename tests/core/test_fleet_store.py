@@ -28,6 +28,8 @@ def test_one_replica_has_a_right_until_it_ends_and_may_extend_it() -> None:
     assert held.granted
     (refused,) = asks(store, "b", 1.0, Claim("probe/d/x", 10.0))
     assert (refused.granted, refused.wait, refused.holder) == (False, 9.0, "a")
+    assert not asks(store, "b", 1.0, Claim("probe/d/x", 10.0, extends=True))[0].granted, "it is not the holder"
+    assert not asks(store, "a", 1.0, Claim("probe/d/x", 10.0))[0].granted, "one right is one try"
     (extended,) = asks(store, "a", 6.0, Claim("probe/d/x", 10.0, extends=True))
     assert extended.granted
     assert not asks(store, "b", 15.9, Claim("probe/d/x", 10.0))[0].granted
