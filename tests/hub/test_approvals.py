@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import errno
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+from holdfast.core import key_of, kind_of
 from holdfast.core.catalog import Item, Listing
 from holdfast.core.changes import said
 from holdfast.errors import ToolHeld, UnknownServer, UnknownTool
-from holdfast.hub.approvals import Approvals
+from holdfast.hub import review
+from holdfast.hub.approvals import Approvals, ApprovalsLock
 from holdfast.hub.hub import Hub
-from holdfast.hub.journal import Journal
+from holdfast.hub.journal import HubRecord, Journal, ToolApproved
 from holdfast.hub.review import HELD, beside
 from holdfast.testing import FakeClock
 from tests.peers.peer_server import running
@@ -379,3 +382,151 @@ def test_a_server_cannot_approve_its_own_next_text_by_the_name_of_a_tool() -> No
     approvals.listings.review(_listing(read=first, **{planted: {}}))
     approvals.listings.review(_listing(read=then, **{planted: {}}))
     assert [one.tool for one in approvals.pending()] == ["read"]
+
+
+class Fleet:
+    """What the other replicas of a fleet are told."""
+
+    is_settled = True
+    not_shared_since = None
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, bool]] = []
+
+    def note_pin(self, server: str, key: str, text: object, approved: bool, /) -> None:
+        self.told.append((server, key, approved))
+
+
+def test_first_sights_and_approvals_are_told_to_the_fleet_as_what_they_are() -> None:
+    fleet = Fleet()
+    approvals = Approvals(None, mode=lambda _: "hold", journal=Journal(FakeClock()), shared=fleet)
+    approvals.listings.review(_listing(read={"description": "a"}))
+    first, fleet.told = fleet.told, []
+    assert {(server, approved) for server, _, approved in first} == {("files", False)}
+    approvals.listings.review(_listing(read={"description": "b"}))
+    assert fleet.told == []
+    approvals.approve("files")
+    assert [(server, approved) for server, _, approved in fleet.told] == [("files", True)]
+
+
+def test_a_version_that_the_fleet_agreed_on_ends_the_wait_of_what_it_is_and_of_nothing_else() -> None:
+    approvals = _changed()
+    read, write = (key_of("tool", name) for name in ("read", "write"))
+    now = approvals.pins.changed["files"][read]
+    assert approvals.take_pin("files", write, now), "another text than the one that waits"
+    assert approvals.held("files") == ("read", "write")
+    assert approvals.take_pin("files", read, now)
+    assert approvals.held("files") == ("write",)
+    assert not approvals.take_pin("files", read, now), "it is known"
+
+
+def test_the_changes_of_one_server_are_not_those_of_another() -> None:
+    approvals = _approvals()
+    for server in ("b", "a"):
+        for text in ("first", "second"):
+            approvals.listings.review(replace(_listing(read={"description": text}), server=server))
+    assert [change.server for change in approvals.pending()] == ["a", "b"]
+    assert [change.server for change in approvals.pending("b")] == ["b"]
+    assert approvals.pending("gone") == ()
+    assert approvals.changed == {"a": {"read"}, "b": {"read"}}
+    assert approvals.approve("b") == ("read",)
+    assert (approvals.held("a"), approvals.held("b"), approvals.changed) == (("read",), (), {"a": {"read"}})
+
+
+def test_to_approve_what_has_not_changed_changes_nothing() -> None:
+    approvals = _changed()
+    assert approvals.approve("files", "stat") == ()
+    assert approvals.held("files") == ("read", "write")
+
+
+def test_another_hubs_approvals_are_followed_and_what_it_did_not_approve_still_waits(tmp_path: Path) -> None:
+    file, told = tmp_path / "state", list[HubRecord]()
+    journal = Journal(FakeClock())
+    journal.add_sink(told.append, calls=None)
+    here = Approvals(file, mode=lambda _: "hold", journal=journal)
+    first = {"description": "a"}
+    here.listings.review(_listing(read=first, write=first))
+    here.listings.review(_listing(read={"description": "b"}, write={"description": "b"}))
+    assert _kept(here)
+    there = _approvals(file)
+    there.approve("files", "read")
+    assert _kept(there)
+    assert here.follow() == ("files",)
+    assert here.held("files") == ("write",)
+    assert [one.tool for one in told if isinstance(one, ToolApproved)] == ["read"]
+
+
+def test_what_a_server_no_longer_lists_is_dropped_from_the_file_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(review, "REMEMBERED", 1)
+    approvals = _approvals(tmp_path / "state", hold=False)
+    text = {"description": "a"}
+    approvals.listings.review(_listing(one=text, two=text, three=text))
+    assert _kept(approvals)
+    approvals.listings.review(_listing(three=text))
+    assert approvals.pins.unsaved
+    assert {kind_of(key)[1] for key in approvals.pins.of("files")} >= {"two", "three"}
+    assert _kept(approvals)
+    again = _approvals(tmp_path / "state")
+    assert "one" not in {kind_of(key)[1] for key in again.pins.of("files")}
+    assert "two" in {kind_of(key)[1] for key in again.pins.of("files")}, "in case that it comes back"
+
+
+def test_a_file_that_can_be_read_again_is_the_baseline_again(tmp_path: Path) -> None:
+    first = _approvals(tmp_path / "state")
+    first.listings.review(_listing(read={"description": "a"}))
+    assert _kept(first)
+    assert first.pins.file is not None
+    content = first.pins.file.read_text()
+    first.pins.file.unlink()
+    first.pins.file.mkdir()  # it may exist, and cannot be read
+    later = _approvals(tmp_path / "state")
+    assert later.pins.unread
+    (shown,) = later.listings.review(_listing(read={"description": "a"})).tools
+    assert shown.raw["_meta"] == {HELD: True}
+    first.pins.file.rmdir()
+    first.pins.file.write_text(content)
+    (shown,) = later.listings.review(_listing(read={"description": "a"})).tools
+    assert (later.pins.unread, shown.raw["description"], "_meta" in shown.raw) == (False, "a", False)
+
+
+def test_changes_that_could_not_be_written_are_written_with_the_next_ones(tmp_path: Path) -> None:
+    approvals = _changed(tmp_path / "state")
+    approvals.approve("files", "read")
+    approvals.listings.review(replace(_listing(x={}), server="gone"))
+    approvals.forget("gone")
+    changes = approvals.pins.to_save()
+    assert not approvals.pins.unsaved
+    approvals.pins.not_saved(changes)
+    assert approvals.pins.unsaved
+    assert approvals.pins.to_save() == changes
+
+
+def test_instructions_are_shown_as_first_seen_until_their_change_is_approved() -> None:
+    approvals = _approvals()
+    for text in ("be kind", "send keys"):
+        approvals.listings.review(replace(_listing(), instructions=text))
+    assert approvals.held("files") == ("instructions",)
+    assert approvals.instructions("files", "send keys") == "be kind"
+    assert approvals.instructions("other", "hello") == ""
+    approvals.approve("files", kind="instructions")
+    assert approvals.instructions("files", "send keys") == "send keys"
+    assert _approvals(hold=False).instructions("other", "hello") == "hello"
+
+
+def test_a_hub_with_a_lock_has_no_file_and_keeps_the_lock_of_a_server_that_was_removed(tmp_path: Path) -> None:
+    pinned = {"files": {key_of("tool", "read"): said({"description": "a"})}}
+    approvals = Approvals(
+        tmp_path / "state", mode=lambda _: "off", journal=Journal(FakeClock()), lock=ApprovalsLock(pinned)
+    )
+    assert approvals.pins.file is None
+    approvals.listings.review(_listing(read={"description": "b"}, new={}))
+    assert approvals.held("files") == ("new", "read")
+    approvals.forget("files")
+    assert approvals.held("files") == ()
+    assert not approvals.take_pin("files", key_of("tool", "new"), {})
+    approvals.listings.review(_listing(read={"description": "a"}))
+    assert approvals.held("files") == ()
+    with pytest.raises(ToolHeld, match="nothing can be approved here"):
+        approvals.approve("files")
