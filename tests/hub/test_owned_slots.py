@@ -49,6 +49,8 @@ class StubSlot:
 
 def _of(owners: list[Owner]) -> tuple[OwnedSlots, dict[tuple[str, str], Any]]:
     slots, stubs = OwnedSlots(ClientOwners()), {}
+    context: Any = SimpleNamespace(settings=Settings(), clock=LateClock())
+    slots._context = context
     for owner in owners:
         for server in ("a", "b"):
             stub: Any = StubSlot()
@@ -107,8 +109,6 @@ async def test_a_slot_in_use_does_not_expire_however_long_ago_its_last_use_ended
     slots, stubs = _of([owner])
     for own in slots._own.values():
         own.expires = True
-    context: Any = SimpleNamespace(settings=Settings(), clock=LateClock())
-    slots._context = context
     slots.use(owner, "a")
     with pytest.raises(Looked):
         await slots._expire()

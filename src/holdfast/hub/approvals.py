@@ -5,12 +5,10 @@ what changed and what is held, and takes the decisions of people. A change waits
 another hub of the same configuration, or until the server takes it back. Changes that wait are stored with the pins, so
 that they can be reviewed while their server is down.
 
-A hub with a lock uses the lock as its pins. It has no file, it pins nothing, and nothing can be approved there.
-
 A lock of approvals (``ApprovalsLock``) is what a hub approved and disabled, as a file that another hub is started with.
-
-A hub with a lock uses nothing that differs from it: a tool, a prompt or instructions that changed, or that the lock
-does not have, are held, and nothing can be approved there. A new lock is made where changes can be reviewed.
+That hub uses the lock as its pins: it has no file of its own and pins nothing. A tool, a prompt or instructions that
+changed, or that the lock does not have, are held, and nothing can be approved there. A new lock is made where changes
+can be reviewed.
 """
 
 from __future__ import annotations
@@ -89,19 +87,14 @@ class ApprovalsLock:
                 f"the approvals lock {file} has format {read.get('format')!r}, and this version reads {FORMAT}",
                 hint="write it with this version of Holdfast",
             )
-        servers, disabled = read.get("servers"), read.get("disabled")
-        whole = (
-            isinstance(servers, dict)
-            and all(isinstance(texts, dict) for texts in servers.values())
-            and all(isinstance(text, dict) for texts in servers.values() for text in texts.values())
-            and isinstance(disabled, list)
-            and all(isinstance(one, str) for one in disabled)
-        )
-        if not whole:
-            raise UsageError(f"the approvals lock {file} is damaged", hint=_hint())
-        assert isinstance(servers, dict)  # noqa: S101 - see above
-        assert isinstance(disabled, list)  # noqa: S101 - see above
-        return cls(servers, frozenset(disabled), file)
+        match read:
+            case {"servers": dict(servers), "disabled": list(disabled)} if (
+                all(isinstance(texts, dict) for texts in servers.values())
+                and all(isinstance(text, dict) for texts in servers.values() for text in texts.values())
+                and all(isinstance(one, str) for one in disabled)
+            ):
+                return cls(servers, frozenset(disabled), file)
+        raise UsageError(f"the approvals lock {file} is damaged", hint=_hint())
 
 
 UNVERIFIED = "holdfast/unverified"

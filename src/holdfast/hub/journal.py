@@ -266,16 +266,14 @@ def config_applied(before: Config, after: Config, *, at: float) -> ConfigApplied
         added=tuple(name for name in after.servers if name not in before.servers),
         removed=tuple(name for name in before.servers if name not in after.servers),
         changed=tuple(name for name in both if after.servers[name] != before.servers[name]),
-        settings=tuple(_settings(before.settings, after.settings)),
+        settings=tuple(
+            f"holdfast.{one.name}"
+            for one in fields(Settings)
+            if getattr(before.settings, one.name) != getattr(after.settings, one.name)
+        ),
         at_restart=tuple(_at_restart(before.settings, after.settings)),
         at=at,
     )
-
-
-def _settings(before: Settings, after: Settings) -> Iterator[str]:
-    for one in fields(Settings):
-        if getattr(before, one.name) != getattr(after, one.name):
-            yield f"holdfast.{one.name}"
 
 
 def _at_restart(before: Settings, after: Settings) -> Iterator[str]:
@@ -286,8 +284,8 @@ def _at_restart(before: Settings, after: Settings) -> Iterator[str]:
         yield "holdfast.audit"
 
 
-def event_name(kind: type[HubRecord]) -> str:
-    """The name of a kind of record in logs and streams: ``CallEnded`` is ``call_ended``."""
+def event_name(kind: type) -> str:
+    """The name of a kind of record, or of evidence, in logs and streams: ``CallEnded`` is ``call_ended``."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 

@@ -173,7 +173,8 @@ class KeptResults:
         end = min(offset + kept.piece, len(kept.text))
         more = f"read on with `offset` {end}" if end < len(kept.text) else "this is the end"
         told = f"Holdfast: characters {offset:,} to {end:,} of {len(kept.text):,}; {more}."
-        blocks: list[Bytes] = [await _text_block(kept.text[offset:end]), dumps({"type": "text", "text": told})]
+        piece = b'{"type":"text","text":%b}' % await _written(kept.text[offset:end])
+        blocks: list[Bytes] = [piece, dumps({"type": "text", "text": told})]
         return RawObject({"content": join_items(blocks), "isError": b"false"})
 
     async def contents(self, uri: str, principal: str) -> RawObject | None:
@@ -344,10 +345,6 @@ def _lowered(text: str) -> str:
     if len(lowered) == len(text):
         return lowered
     return "".join(low if len(low := one.lower()) == 1 else one for one in text)
-
-
-async def _text_block(text: str) -> bytes:
-    return b'{"type":"text","text":%b}' % await _written(text)
 
 
 async def _written(text: str) -> bytes:

@@ -98,7 +98,8 @@ class OwnedSlots:
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
         self._key: Callable[[Hashable, str], SlotKey] = lambda owner, server: SlotKey(server, owners.scope, owner)
-        self._context: SlotContext | None = None
+        self._context: SlotContext
+        """What the shared slots have; from ``open`` on. No owner has a slot before."""
         self._own: dict[SlotKey, _Own] = {}
         self.servers_of: dict[Hashable, set[str]] = {}
         """By owner, the servers that it has a slot for: a call of one client looks at no other client."""
@@ -113,9 +114,8 @@ class OwnedSlots:
 
     def adopt(self, settings: Settings) -> None:
         """Use other settings, for existing connections too."""
-        if self._context is not None:
-            self._context = replace(self._context, settings=settings)
-            self._changed.set()
+        self._context = replace(self._context, settings=settings)
+        self._changed.set()
 
     def of(
         self, owner: Hashable, spec: ServerSpec, relay: FindRelay, *, expires: bool = False, principal: str = ""
@@ -128,7 +128,6 @@ class OwnedSlots:
         own = self._own.get(key)
         if own is not None and own.slot.spec == spec:
             return own.slot
-        assert self._context is not None  # noqa: S101 - the hub is open
         # Only its limits changed: the process of this client, with all that it keeps, goes on.
         if own is not None and spec.connects_like(own.slot.spec):
             own.slot.adopt(spec, self._context.settings)
@@ -163,7 +162,7 @@ class OwnedSlots:
 
     def unuse(self, own: object) -> None:
         """End a use that ``use`` began."""
-        if isinstance(own, _Own) and self._context is not None:
+        if isinstance(own, _Own):
             own.uses = max(own.uses - 1, 0)
             # From the end of the last use, not from its beginning: a long call is no idleness.
             own.unused_since = self._context.clock.now()
@@ -173,10 +172,9 @@ class OwnedSlots:
 
     def keep(self, owner: Hashable, *, until_unused: bool = False) -> None:
         """The owner is there, and its slots stay. ``until_unused``: it may come back; they end when unused for long."""
-        found = [self._own[self._key(owner, server)] for server in self.servers_of.get(owner, ())]
-        if found and self._context is not None:
-            for own in found:
-                own.expires, own.unused_since = until_unused, self._context.clock.now()
+        for server in self.servers_of.get(owner, ()):
+            own = self._own[self._key(owner, server)]
+            own.expires, own.unused_since = until_unused, self._context.clock.now()
             self._changed.set()
 
     def release(self, owner: Hashable, server: str | None = None) -> None:
@@ -205,15 +203,15 @@ class OwnedSlots:
 
     async def _expire(self) -> None:
         """End the slots that are unused for too long; runs until cancelled."""
-        while (context := self._context) is not None:
+        while True:
             self._changed = anyio.Event()
             # The event is new before the look: a change during the look ends the wait at once.
+            context = self._context
             idle, now = self._owners.idle(context.settings), context.clock.now()
             due = {key: own.unused_since + idle for key, own in self._own.items() if own.expires and not own.uses}
             self._end([key for key, at in due.items() if at <= now])
-            following = min((at for at in due.values() if at > now), default=None)
-            self._next_look = following if following is not None else math.inf
-            await context.clock.wait(self._changed, following)
+            self._next_look = min((at for at in due.values() if at > now), default=math.inf)
+            await context.clock.wait(self._changed, self._next_look if self._next_look < math.inf else None)
 
 
 class ClientOwners:

@@ -451,15 +451,12 @@ class _Parts:
         return base.publish_all(shown) if shown else base
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class _Made:
     """A catalog, and what it was made of: while it is held, no other parts have its key."""
 
-    def __init__(self, parts: _Parts, catalog: Catalog) -> None:
-        self.parts = parts
-        self.catalog = catalog
-
-    def __repr__(self) -> str:
-        return f"<_Made of {len(self.parts.listings)} listings>"
+    parts: _Parts
+    catalog: Catalog
 
 
 def _one_of(alike: Sequence[Listing], listing: Listing) -> Listing | None:

@@ -322,8 +322,8 @@ class SlotRegistry:
 
     async def leave(self) -> None:
         """Close, and wait until no task is left."""
-        if self.context is None or self._outer is None:
-            return
+        assert self.context is not None  # noqa: S101 - only a hub that was opened is left
+        assert self._outer is not None  # noqa: S101 - as above
         with anyio.CancelScope(shield=True):
             await self.close()
         self.context.tasks.cancel_scope.cancel()

@@ -141,14 +141,10 @@ class Reloader:
 
     def _refuse(self, servers: tuple[str, ...], problems: tuple[Problem, ...]) -> ConfigRefused:
         self._refused = True
-        texts = tuple(f"{problem}{_hint(problem)}" for problem in problems)
+        texts = tuple(f"{one} ({one.hint})" if one.hint else str(one) for one in problems)
         refused = ConfigRefused(servers=servers, problems=texts, at=self._clock.now())
         self._hub.registry.journal.write(refused)
         return refused
-
-
-def _hint(problem: Problem) -> str:
-    return f" ({problem.hint})" if problem.hint else ""
 
 
 def _env_files(file: Path, environ: Mapping[str, str], *, found: bool) -> tuple[Path, ...]:

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -65,7 +64,7 @@ from holdfast.core import (
 from holdfast.errors import ServerFailure
 from holdfast.hub.approvals import Approvals
 from holdfast.hub.hub_clock import Clock
-from holdfast.hub.journal import Journal, OneClientRecord
+from holdfast.hub.journal import Journal, OneClientRecord, event_name
 from holdfast.hub.lease import Connector, FindRelay, Lease, Leases
 from holdfast.hub.limits import Bulkhead
 from holdfast.hub.slot_call import SlotCall, begin_trace, is_tracing, out_of_time, outcome_of
@@ -442,7 +441,7 @@ class Slot:
 def record_of(slot: Slot) -> ServerRecord:
     """What this hub tells another one about the server of a slot."""
     told, seen = slot.machine.told, latest_failure(slot)
-    kind = told.kind if told is not None else _evidence_name(seen) if seen is not None else ""
+    kind = told.kind if told is not None else event_name(type(seen)) if seen is not None else ""
     return ServerRecord(health=slot.health(), kind=kind, hint=remedy_for(slot).hint, hubs=_hubs_behind(slot))
 
 
@@ -467,11 +466,6 @@ def latest_failure(slot: Slot) -> Evidence | None:
     if failed is not None:
         return failed.evidence
     return latest.denial if latest is not None and slot.health().status == "denied" else None
-
-
-def _evidence_name(seen: Evidence) -> str:
-    """``process_exit`` of ``ProcessExit``."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(seen).__name__).lower()
 
 
 def lifecycle_policy(server: ServerSpec, settings: Settings, *, claims: bool = False) -> LifecyclePolicy:
