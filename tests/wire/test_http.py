@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 import httpx2
@@ -17,7 +18,17 @@ import holdfast.wire.http.pool as pool_room
 from holdfast.config.settings import Limits
 from holdfast.config.spec import ServerSpec
 from holdfast.core.classify import classify_evidence
-from holdfast.core.evidence import BadConfig, Evidence, HttpStatus, NetworkFailure, NetworkFault, NotMcp
+from holdfast.core.evidence import (
+    BadConfig,
+    Evidence,
+    HttpStatus,
+    Login,
+    LoginState,
+    NetworkFailure,
+    NetworkFault,
+    NotMcp,
+    NotMcpFault,
+)
 from holdfast.core.redact import MASK, Redactor
 from holdfast.errors import ServerFailure
 from holdfast.wire.http.answer_parser import AnswerHead
@@ -275,6 +286,86 @@ async def test_a_stream_that_goes_on_after_its_answer_holds_no_connection(
     async with FaultServer(answered_then(go_on)) as peer, dispatcher(peer.origin) as wire:
         assert await wire.send_raw_request("a", None) == {"fine": True}
         await left.wait()
+
+
+# A login's token
+
+
+class Tokens:
+    """A login whose tokens are given one after the other; None renews none, and an exception is raised."""
+
+    def __init__(self, first: str, *others: str | ServerFailure | None) -> None:
+        self._token, self._others = first, iter(others)
+        self.refused: list[str] = []
+
+    async def token(self) -> str:
+        return self._token
+
+    async def renewed(self, refused: str) -> bool:
+        self.refused.append(refused)
+        other = next(self._others, None)
+        if isinstance(other, ServerFailure):
+            raise other
+        self._token = other or self._token
+        return other is not None
+
+    def login(self) -> Login:
+        return Login(state=LoginState.GOOD, command="holdfast login a")
+
+
+@pytest.mark.parametrize(
+    ("others", "sent", "status"),
+    [
+        ((), ["one"], 401),
+        (("two",), ["one", "two"], 200),
+        (("other",), ["one", "other"], 401),
+        ((ServerFailure(NotMcp(fault=NotMcpFault.NO_ANSWER)),), ["one"], None),
+    ],
+    ids=["no other token", "another one", "another one that is refused too", "the renewal fails"],
+)
+async def test_a_refused_token_is_renewed_once_and_the_request_sent_again(
+    others: tuple[str | ServerFailure, ...], sent: list[str], status: int | None
+) -> None:
+    def script(request: Request) -> Behaviour:
+        return respond(200, "{}") if request.headers["authorization"] == "Bearer two" else respond(401, "no")
+
+    async with FaultServer(script) as server:
+        spec = ServerSpec(id="a", transport="http", url=server.origin)
+        tokens = Tokens("one", *others)
+        peer = HttpPeer(spec, Limits(), Redactor(), tokens)
+        seen: int | None = None
+        with suppress(ServerFailure):
+            async with peer.request("GET", peer.url, headers={}, doing="it") as response:
+                seen = response.status
+                assert (await peer.refusal(response))[0].login is not None
+        if status is None:
+            await server.all_closed()  # nothing reads the refusal
+        await peer.aclose()
+    assert (seen, tokens.refused) == (status, ["one"])
+    assert [request.headers["authorization"] for request in server.requests] == [f"Bearer {one}" for one in sent]
+
+
+async def test_an_authorization_of_the_definition_takes_the_place_of_a_login() -> None:
+    async with FaultServer(respond(401, "no")) as server:
+        spec = ServerSpec(id="a", transport="http", url=server.origin, headers={"Authorization": "Own key"})
+        peer = HttpPeer(spec, Limits(), Redactor(), Tokens("one", "two"))
+        async with peer.request("GET", peer.url, headers={}, doing="it") as response:
+            assert (await peer.refusal(response))[0].login is None
+        await peer.aclose()
+    assert [request.headers["authorization"] for request in server.requests] == ["Own key"]
+
+
+@pytest.mark.parametrize(
+    ("named", "host", "port"),
+    [("http://proxy.example", "proxy.example", 80), ("https://p.example", "p.example", 443), ("p:81", "p", 81)],
+)
+def test_a_proxy_has_the_port_of_its_scheme_unless_it_names_one(
+    named: str, host: str, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(urllib.request, "getproxies", lambda: {"http": named})
+    proxy = client_room._proxy_for(httpx2.URL("http://document.example/"))
+    assert proxy is not None
+    assert (proxy.host, proxy.port, proxy.tls) == (host, port, port == 443)
 
 
 # Streams that are cut

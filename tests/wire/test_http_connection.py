@@ -15,7 +15,7 @@ import uvloop
 from holdfast.config import CallPolicy, Limits, ServerSpec
 from holdfast.core import Redactor
 from holdfast.wire.http import connection as http1, pool as dialing
-from holdfast.wire.http.answer_parser import INFLATED_BYTES, BadEncoding, Disconnected, NotHttp
+from holdfast.wire.http.answer_parser import HEAD_BYTES, INFLATED_BYTES, BadEncoding, BrokenHttp, Disconnected, NotHttp
 from holdfast.wire.http.client import HttpPeer
 from holdfast.wire.http.connection import Response
 from holdfast.wire.http.event_stream import ServerEvents
@@ -520,10 +520,33 @@ async def test_a_large_body_over_its_bound_is_not_received() -> None:
 
 @pytest.mark.requirement("SEC-4")
 async def test_an_answer_that_says_it_is_over_the_bound_is_not_waited_for() -> None:
-    head = b"HTTP/1.1 200 OK\r\ncontent-length: 200001\r\n\r\nand the rest never comes"
-    async with pool_to(Server(head)) as pool:
+    left = asyncio.Event()
+
+    async def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 200001\r\n\r\nand the rest never comes")
+        with suppress(ConnectionError):
+            await reader.read()
+        left.set()
+        writer.close()
+
+    async with pool_to(begin) as pool:
         response = await pool.request("POST", "/", {}, b"")
         assert await response.read(200_000) is None
+        await left.wait()
+
+
+async def test_the_bound_on_a_head_is_the_same_for_each_answer_of_a_connection() -> None:
+    def answer(size: int) -> bytes:
+        head = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nx: \r\n\r\n"
+        return head.replace(b"x: ", b"x: " + b"y" * (size - len(head))) + b"ok"
+
+    server = Server(answer(HEAD_BYTES), answer(HEAD_BYTES), answer(HEAD_BYTES + 1))
+    async with pool_to(server) as pool:
+        assert [await post(pool), await post(pool)] == [b"ok", b"ok"]
+        with pytest.raises(BrokenHttp, match="too large"):
+            await post(pool)
+    assert server.connections == 1
 
 
 async def test_a_large_body_that_is_cut_is_told_as_what_it_is() -> None:

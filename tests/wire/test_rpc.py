@@ -28,6 +28,7 @@ from holdfast.wire.rpc import (
     NOTICES_WAITING,
     REQUESTS_FROM_SERVER,
     Message,
+    PendingRequests,
     RpcPeer,
     call_message,
 )
@@ -508,6 +509,20 @@ def test_a_progress_token_is_asked_for_only_where_somebody_listens() -> None:
     asked = json.loads(call_message(7, "tools/call", params, progress=True))["params"]
     assert plain == {"name": "x", "_meta": {"trace": "1"}}
     assert asked == {"name": "x", "_meta": {"trace": "1", "progressToken": 7}}
+
+
+async def test_a_peer_that_reads_no_more_fails_what_it_has_not_read_whole() -> None:
+    pending = PendingRequests()
+    requests = [pending.open() for _ in range(4)]
+    for request, sent_at in zip(requests, (9, 10, 11, None), strict=True):
+        request.sent_at = sent_at
+    pending.fail_unread(10, lambda sent: NetworkFailure(fault=NetworkFault.CLOSED, sent=sent))
+    assert [request.settled for request in requests] == [False, False, True, False]
+    with pytest.raises(ServerFailure) as unread:
+        await requests[2].result()
+    assert unread.value.evidence == NetworkFailure(fault=NetworkFault.CLOSED, sent=False)
+    pending.fail_unread(None, lambda sent: NetworkFailure(fault=NetworkFault.CLOSED, sent=sent))
+    assert [request.settled for request in requests] == [True, True, True, False]
 
 
 def test_a_request_under_way_shows_what_it_waits_for() -> None:

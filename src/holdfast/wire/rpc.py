@@ -396,7 +396,7 @@ class ServerRequests:
     def take(self, message_id: RequestId, method: str, params: object) -> None:
         """A request came. One whose id is in use is dropped: the first request keeps it."""
         if coerce_request_id(message_id) in self._answering:
-            return
+            return  # a second answer under one id would be taken for the first
         # Each holds a task and perhaps a person: a server that floods must not take all of both.
         if len(self._answering) >= REQUESTS_FROM_SERVER:
             # A refusal is written to the server too, and waits if the server does not read.

@@ -97,6 +97,7 @@ class Response(msgspec.Struct, eq=False):
             # What is compressed has no known size: it is collected piece by piece, each within the bound.
             if connection is not None and self._inflater is None:
                 if connection.left >= LARGE_BYTES:
+                    # Its head says that it is too large: nothing of it takes room that other answers wait for.
                     if connection.left > most - self._size:
                         self.close()
                         return None

@@ -219,6 +219,7 @@ class Pool:
             self._sweeper.cancel()
         for connection in list(self._all):
             connection.abort()
+        # A connection refers to its pool: without these each would keep the other until a collection of cycles.
         self._all.clear()
         self._idle.clear()
         self._ending.clear()
@@ -387,7 +388,7 @@ async def dial(make: Callable[[], _P], host: str, port: int, tls: ssl.SSLContext
         return protocol
 
     addresses = deque(await _addresses(host, port))
-    if len(addresses) == 1:
+    if len(addresses) == 1:  # as for most servers: nothing has to run beside it
         return await one(addresses[0])
     under_way: set[asyncio.Task[_P]] = set()
     failures: list[BaseException] = []
