@@ -72,7 +72,7 @@ def final(
 
 
 TABLE = [
-    final("401", respond(401), "denied", "asks for credentials and none are configured (HTTP 401)", hint="log in"),
+    final("401", respond(401), "denied", "asks for credentials and none are configured (HTTP 401)", hint="takes a key"),
     final(
         "403 policy", respond(403, "RBAC: access denied"), "denied", '(HTTP 403: "RBAC: access denied")', hint="access"
     ),

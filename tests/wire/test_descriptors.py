@@ -87,6 +87,13 @@ async def test_a_load_out_of_descriptors_is_transient(servers: dict[str, object]
     assert all("no free file descriptors" in error for error in result[2].values())
 
 
+def test_a_look_at_the_descriptors_keeps_none() -> None:
+    taken = sorted(one.name for one in Path("/dev/fd").iterdir())
+    for _ in range(3):
+        dial.require_descriptors()
+    assert sorted(one.name for one in Path("/dev/fd").iterdir()) == taken
+
+
 def test_a_shortage_is_found_behind_other_exceptions() -> None:
     try:
         try:
