@@ -291,9 +291,20 @@ class Transport:
 
 
 class Writer:
-    def __init__(self) -> None:
+    def __init__(self, reads: int = 0) -> None:
+        """``reads`` bytes of what is unread are read each time that the hub waits for it."""
         self.transport = Transport()
         self.wrote: list[bytes] = []
+        self.reads = reads
+        self.waits = 0
+        self.closing = False
+
+    async def drain(self) -> None:
+        self.waits += 1
+        self.transport.unread -= self.reads
+
+    def is_closing(self) -> bool:
+        return self.closing
 
     def write(self, line: bytes) -> None:
         self.wrote.append(line)
@@ -308,6 +319,16 @@ async def test_what_a_client_leaves_unread_is_bounded() -> None:
     assert not writer.write(b"x" * 6)
     assert writer.write(b"x" * 6, extra=1)
     assert (len(raw.wrote), len(told)) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("reads", "closing", "waits", "left"), [(10, False, 3, 0), (0, False, 1, 30), (10, True, 0, 30)]
+)
+async def test_at_the_end_a_hub_waits_for_a_client_that_reads(reads: int, closing: bool, waits: int, left: int) -> None:
+    raw = Writer(reads)
+    raw.transport.unread, raw.closing = 30, closing
+    await SocketWriter(raw, lambda: None).close()  # type: ignore[arg-type]
+    assert (raw.waits, raw.transport.unread) == (waits, left)
 
 
 @pytest.mark.parametrize(

@@ -438,3 +438,20 @@ async def test_requests_that_are_sent_ahead_are_read_and_served_in_turns(kind: s
             longest = await steps.longest_in(exchange)
     assert longest <= LONGEST_STEP, steps.what
     assert most < 1_000
+
+
+@pytest.mark.requirement("SEC-11")
+@pytest.mark.parametrize(("size", "asked"), [(10_000, [10_000]), (0, [0])])
+async def test_a_body_in_chunks_that_came_whole_has_room_for_its_size(size: int, asked: list[int]) -> None:
+    held: list[int] = []
+
+    async def whole(request: Request, reply: Reply) -> None:
+        while not request.complete:
+            await request._source.wait(10)
+        reply.plain(200, await request.body(1 << 20, hold=held.append))
+
+    body = b"%x\r\n%b\r\n" % (size, b"x" * size) if size else b""
+    async with connected(whole) as (reader, writer):
+        writer.write(b"POST /mcp HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" + body + b"0\r\n\r\n")
+        assert (await read_answer(reader))[1] == b"x" * size
+    assert held == asked

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -160,6 +161,19 @@ async def test_a_notification_is_passed_on_and_its_failure_hurts_no_one(scene: S
     scene.at.act = passes
     assert await scene.post(b"notice") == (200, b'"passed"')
     assert len(scene.home.came) == 1
+
+
+async def test_only_a_replica_that_may_have_just_joined_is_looked_for(scene: Scene) -> None:
+    looks: list[int] = []
+
+    async def look_again() -> None:
+        looks.append(1)
+
+    scene.fleet.look_again = look_again  # type: ignore[method-assign]
+    for tag, looked in ((scene.at.requests.tag, 0), ("nobody", 1)):
+        scene.at.act = partial(scene.at.requests.resume, tag)
+        await scene.post()
+        assert (scene.at.outcome, len(looks)) == (False, looked)
 
 
 class Session:

@@ -352,6 +352,7 @@ async def test_a_client_has_five_seconds_to_open_its_stream(scene: Scene) -> Non
 
 async def test_a_stream_at_another_replica_is_found_also_a_moment_later(scene: Scene) -> None:
     session, replicas = scene.begin(), Replicas()
+    assert session.stream_at == "", "no replica is known to have it"
     session._peers = cast("Any", replicas)
     session.notices.tell("notifications/message", {"level": "error"})
     assert len(replicas.delivered) == 1
