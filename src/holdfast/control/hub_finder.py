@@ -26,6 +26,7 @@ __all__ = [
     "RunningHub",
     "find_hub",
     "is_named",
+    "is_running",
     "registered",
     "running_hubs",
 ]
@@ -148,7 +149,7 @@ def _folder(environ: Mapping[str, str]) -> Path:
 
 def _alive(file: Path) -> RunningHub | None:
     hub = _read(file)
-    if hub is not None and _runs(hub.pid):
+    if hub is not None and is_running(hub.pid):
         return hub
     if hub is not None:
         with suppress(OSError):
@@ -168,7 +169,8 @@ def _read(file: Path) -> RunningHub | None:
         return None
 
 
-def _runs(pid: int) -> bool:
+def is_running(pid: int) -> bool:
+    """Whether a process of this user has this id."""
     try:
         os.kill(pid, 0)
     except (OSError, OverflowError):  # the process ended, or the id belongs to another user now

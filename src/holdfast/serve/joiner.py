@@ -253,11 +253,12 @@ class Conversation:
 
     def _keep(self, head: LineHead, line: bytes | None) -> None:
         assert head.id is not None  # noqa: S101 - it is a request
-        has_room = line is not None and len(self.unanswered) < MOST_KEPT
+        size = len(line or b"")
         # A request that is not kept is still noted: it gets an error when the hub ends, and is never without an answer.
-        kept = line if has_room and line is not None and self._kept_bytes + len(line) <= KEPT_BYTES else None
-        self._kept_bytes += len(kept or b"")
-        self.unanswered[head.id] = KeptRequest(kept, head.method or "")
+        if len(self.unanswered) >= MOST_KEPT or self._kept_bytes + size > KEPT_BYTES:
+            line, size = None, 0
+        self._kept_bytes += size
+        self.unanswered[head.id] = KeptRequest(line, head.method or "")
 
     def _settle(self, key: object) -> KeptRequest | None:
         """A request has its answer, or needs none any more."""

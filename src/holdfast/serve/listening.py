@@ -34,7 +34,7 @@ import anyio
 import holdfast.demo  # slow to import, and of the demo alone
 from holdfast._version import __version__
 from holdfast.config import state_folder
-from holdfast.control import TOKEN_VARIABLE, RunningHub, registered
+from holdfast.control import TOKEN_VARIABLE, RunningHub, is_running, registered
 from holdfast.core import Redactor, command_line, counted, plain
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.files import PRIVATE_FOLDER, make_private, private_folder
@@ -196,7 +196,7 @@ def private_place(kind: str, environ: Mapping[str, str]) -> Iterator[Path]:
     with suppress(OSError):
         hubs = private_folder(private_folder(state_folder(environ)) / "hubs")
         for left in hubs.glob(f"*.{kind}"):
-            if not _runs(left.stem):
+            if left.stem.isdigit() and not is_running(int(left.stem)):
                 shutil.rmtree(left, ignore_errors=True)
         if len(os.fsencode(hubs)) < LONGEST_FOLDER:
             folder = hubs / f"{os.getpid()}.{kind}"
@@ -208,14 +208,6 @@ def private_place(kind: str, environ: Mapping[str, str]) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _runs(pid: str) -> bool:
-    try:
-        os.kill(int(pid), 0)
-    except (OSError, ValueError, OverflowError):
-        return False
-    return True
 
 
 # The place at which clients join.

@@ -1,4 +1,12 @@
-"""The fleet of ``holdfast serve``: the store of its replicas, in Redis or in a supervisor, and their links."""
+"""The fleet of ``holdfast serve``: the store of its replicas, in Redis or in a supervisor, and their links.
+
+A hub is one of four: alone; a replica on Redis; a worker, whose store is its supervisor; or a worker of a fleet, whose
+store is Redis, because there are more replicas than those of its machine. The process of the stdio servers is alone: it
+is behind the workers, and they share.
+
+What must never happen: two replicas with different keys that look like one fleet. Records are signed with the session
+key, so a fleet does not start with a key that this machine made for itself.
+"""
 
 from __future__ import annotations
 
@@ -63,6 +71,7 @@ def make_fleet(serving: Serving, keys: SessionKeys) -> Fleet | None:
     address = PeerAddress.parse(options.advertise) if options.advertise else None
     succeeds = serving.predecessor is not None
     if worker is not None:
+        # During a roll the worker before this one still has the port of this number.
         address, succeeds = _address_of(worker, address), True
     replica = worker.replica_of(os.getpid()) if worker is not None else replica_name()
     peers = _peers(address, FleetIdentity(lambda: keys.ring, replica), succeeds=succeeds)
