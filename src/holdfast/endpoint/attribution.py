@@ -173,7 +173,7 @@ class Attribution(OwnerRelay):
             using = (call.principal for call in self.calls if call.server == server)
             here = {one for one in using if self._shares(one, server)}
             if served is not None and slot is not None and slot.spec.transport != "stdio":
-                here |= served.principals
+                here |= served.principals  # no new process: it may still ask for a call of the connection before
             served = self._served[server] = Served(lease, here)
         return served
 

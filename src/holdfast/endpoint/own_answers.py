@@ -298,8 +298,9 @@ class Lists:
         members: Fields = {key: join_items([*page]), **more}
         digest.update(more.get("nextCursor", b""))
         written = RawObject(members, join_fields(members))
-        if view.user.catalog is catalog:
-            self._keep(place, (catalog, config, written, digest.digest()))
+        # A listing may have come between two steps. The page is kept with the catalog that it was made of, so it is
+        # given to no one who sees another.
+        self._keep(place, (catalog, config, written, digest.digest()))
         return written, digest.digest()
 
     def _keep(self, place: _Place, page: tuple[Catalog, Config, RawObject, bytes]) -> None:

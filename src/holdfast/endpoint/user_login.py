@@ -223,7 +223,7 @@ class LoginsInConversation:
             with suppress(ValueError):
                 sealed = base64.urlsafe_b64decode(state.removeprefix(_MARK))
                 content = links.ring().open(sealed, purpose=_PURPOSE, about=about)
-        kept = json.loads(content) if content is not None else {}
+        kept = json.loads(content) if content is not None else {}  # the seal is this hub's, so it has all its members
         if links is None or kept.get("request") != request_identity(call) or kept["until"] < links.wall():
             raise MCPError(INVALID_PARAMS, EXPIRED)
 
