@@ -8,8 +8,20 @@
 * ``apply`` changes the configuration (``apply_config`` in reload.py).
 
 Opening takes a moment and starts everything in the background. Closing is the other way round and bounded: each slot is
-told, their connections close, the state is written, then the tasks end. A hub that was closed never opens again: what a
+told, the state is written, their connections close, then the tasks end. A hub that was closed never opens again: what a
 late event would start is refused by the slots, which are stopped.
+
+The parts are made before the hub is open and outlive many configurations. So they are given functions that ask for the
+configuration, the catalog or the users of the moment, and never a copy of these.
+
+What must never happen:
+
+* A reader finds half of the servers. All slots are in the table before the first of them starts; an edit of the
+  configuration replaces table and catalog in one step (reload.py).
+* The cancellation of the user's task tears connections down in the wrong order. All tasks are in a group of their own,
+  behind a shield, that ends with ``leave``.
+* A close hangs. Each wait has a bound, and the state is written before the connections are waited for.
+* A process survives the hub. The warden ends last, and kills what a connection left running.
 """
 
 from __future__ import annotations
@@ -206,6 +218,7 @@ class SlotRegistry:
         """
         catalog = self.users.catalogs.of(principal)
         found = catalog.resolve(name, kind)
+        # Only names of tools and prompts have a prefix that tells the server; a URI is its server's own.
         if isinstance(found, NameKey) or kind not in NAMED_CALLS.values():
             return found
         return next((key for key in catalog.possible_owners(name, kind) if _may_own(self, key, principal)), found)
@@ -301,6 +314,7 @@ class SlotRegistry:
     async def apply(self, config: Config) -> ConfigApplied | None:
         """Use a new configuration; only the connections of servers whose definition changed are touched."""
         self.require_open()
+        # One edit at a time: what an edit adds and removes is worked out against the configuration before it.
         async with self._applying:
             if self.is_closing or self.context is None:
                 return None
@@ -431,6 +445,7 @@ def _may_own(registry: SlotRegistry, key: NameKey, principal: str) -> bool:
     slot = registry.users.slot(principal, key.server) if key.server in registry.slots else None
     if registry.approvals.is_held(key.server, key.original, "tool" if key.kind is Kind.TOOL else "prompt"):
         return True  # it is hidden, and the refusal says why
+    # A hub behind this one answers for a server that is not up: its list may lack what the server has.
     if slot is None or (slot.lease is not None and slot.machine.told is None):
         return False
     return key.kind is not Kind.TOOL or is_shown(key.original, slot.spec.tools)

@@ -218,6 +218,7 @@ class SlotCall(msgspec.Struct, eq=False):
         assert self.permit is not None  # noqa: S101 - it was admitted
         self.permit.connection = lease.generation
         self.lease, self.connection, self.faults = lease, connection, lease.faults
+        # Without a wait nothing else ran since ``admit``: its answers still hold.
         if self.has_waited:
             if self.check is not None:
                 self.check()
@@ -230,6 +231,7 @@ class SlotCall(msgspec.Struct, eq=False):
 
     def fail(self, raised: ServerFailure) -> None:
         """The server gave no result."""
+        # A hub without a free descriptor reaches no server: none of them must be blamed for that.
         self.seen = descriptor_shortage(raised) or raised.evidence
         self.outcome = _outcome_of(self, self.seen)
 
@@ -258,6 +260,7 @@ class SlotCall(msgspec.Struct, eq=False):
             raise _error_of(self, self.seen)
         if self.sent_at is not None:
             self.with_server += perf_counter() - self.sent_at
+        # Nothing of the first attempt may decide the second one. ``asked_at`` stays: the caller waits once.
         self.has_repeated, self.sent_at, self.seen, self.outcome = True, None, None, None
         self.has_waited, self.lease, self.connection = False, None, None
 
@@ -464,6 +467,7 @@ def _told(server: str, seen: ToldByHub) -> CallFailed | ServerUnavailable:
     """The error that the hub behind gave to this one, as it would be if the server were here."""
     words = seen.words or f"the call to `{server}` failed: {seen.reason}"
     if seen.refused:
+        # That hub may be of a later version, with an error that is unknown here.
         kind = _TOLD.get(seen.refused, ServerNotReady)
         return kind(
             words,

@@ -1,10 +1,25 @@
 """The state that survives a restart: the last good listings, the assigned names, and the disabled servers.
 
-One SQLite file, written in the background: changes coalesce, and a worker thread writes. Several hubs of one
-configuration may share it, so a hub writes only the rows that it changed, and polls for the switches and approvals of
-the others. A file that cannot be read is set aside, never deleted, and the hub starts without it. It holds no secret:
-a server is identified by a hash of its definition, so that a changed definition never shows the tools of another
-server.
+Theory of operation. One SQLite file, written in the background: changes coalesce, and a worker thread writes. Several
+hubs of one configuration may share it, so a hub writes only what it changed, and polls for the switches and approvals
+of the others. ``Store`` is the file, ``StateWriter`` says when it is written, read and followed.
+
+To know what it changed itself, a store keeps three pictures, because a row has two writers:
+
+* ``_known``: the rows as they were last read or written. What equals it needs no write.
+* ``_own``: who was disabled in this hub at its last write. What differs from it was switched here. A hub that has not
+  followed the switch of another one yet differs from the file, and must not undo that switch.
+* ``_written``: the servers of the last write. What is missing in the next one was removed from the configuration here;
+  rows that this hub never had are those of a hub with other servers, and stay.
+
+What must never happen:
+
+* A hub undoes what another one wrote. So listings and switches are two statements, and only the changed one is run.
+* A switch is missed. The stamps that the first poll compares with are older than the first read, and the lock
+  ``_writing`` keeps a poll from taking the rows of our own write for those of another hub.
+* A file is lost that may be good. One that does not parse is set aside and kept; one that is locked, out of reach or
+  of a newer version is left alone, and the hub starts without it.
+* The tools of one server are shown for another. A row has the hash of the definition; it holds no secret.
 """
 
 from __future__ import annotations
