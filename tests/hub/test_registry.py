@@ -44,6 +44,7 @@ async def test_a_hub_says_whether_it_is_not_open_yet_or_closed() -> None:
     for use in (hub.registry.require_use, hub.registry.require_open, lambda: hub.registry.slot("a"), hub.tools):
         with pytest.raises(HubNotOpen, match="not open yet"):
             use()
+    hub.listen(lambda _: None)()  # to hear of its start
     async with hub:
         hub.registry.require_use()
         with pytest.raises(UnknownServer):
@@ -51,6 +52,8 @@ async def test_a_hub_says_whether_it_is_not_open_yet_or_closed() -> None:
     with pytest.raises(HubClosed) as closed:
         hub.registry.require_use()
     assert (closed.value.server_id, closed.value.state) == ("", "disconnected")
+    with pytest.raises(HubClosed):
+        hub.listen(lambda _: None)
     with pytest.raises(HubClosed):
         await hub.registry.open()
     assert await hub.registry.apply(config({})) is None, "nothing revives"
