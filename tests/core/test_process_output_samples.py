@@ -19,6 +19,7 @@ TELLING = [
     ("npxver", "package", "npm error code ETARGET: No matching version found for @modelcontextprotocol/server-github"),
     ("npxdep", "package", "npm error code ETARGET: No matching version found for typedarray.prototype.slice@^1.0.6."),
     ("npxcert", "certificate", "npm error request to https://registry.npmjs.org/@notionhq%2fnotion-mcp-server failed"),
+    ("npxcjs", "npx_folder", "Error: Cannot find module '@shopify/liquid-html-parser'"),
     ("npxcut", "npx_folder", "Error [ERR_MODULE_NOT_FOUND]: Cannot find module '/home/ada/.npm/_npx/0726791833487271"),
     ("uvxcert", "certificate", "invalid peer certificate: UnknownIssuer"),
     ("uvxpython", "runtime", "cause: Because the current Python version (3.11.2) does not satisfy Python>=3.12"),

@@ -450,6 +450,23 @@ async def test_an_installation_of_npx_that_was_cut_off_is_removed_before_the_nex
     clinic.matches("npx_incomplete", found)
 
 
+async def test_a_silent_npx_that_did_not_finish_its_installation_is_told_apart(
+    clinic: Examination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(clinic.folder))
+    silent = {"command": script(clinic.folder, "npx", "#!/bin/sh\nexit 1\n"), "args": ["-y", "mcp-mermaid"]}
+    assert (await clinic.found(silent)).code == "HF-EXITED"
+    installed = clinic.folder / ".npm" / "_npx" / "b229ae5a79c0ddcd"  # npx's own name for `mcp-mermaid`
+    installed.mkdir(parents=True)
+    found = await clinic.found(silent)
+    assert found.code == "HF-EXIT-MODULE"
+    remove, install = found.remedy.commands
+    assert remove == 'rm -rf -- "$(npm config get cache)"/_npx/b229ae5a79c0ddcd'
+    assert install == 'cd "$(mktemp -d)" && npm install mcp-mermaid'
+    (installed / "package.json").touch()
+    assert (await clinic.found(silent)).code == "HF-EXITED", "npx writes that file at the end"
+
+
 async def test_uvx_is_told_which_python_to_use(clinic: Examination) -> None:
     found = await clinic.found({"command": printing(clinic, "uvx", "uvxpython"), "args": ["dbt-mcp"]})
     assert found.code == "HF-EXIT-RUNTIME"

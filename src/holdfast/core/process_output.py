@@ -486,7 +486,12 @@ def _node(lines: Sequence[str]) -> _Said | None:
     line = causes[-1] if causes else next((line for line in lines if _NODE.match(line)), None)
     if line is None:
         return None
-    return _caught([line]) or _asking(line, []) or _network([line]) or _Said(_clean(line))
+    said = _caught([line]) or _asking(line, []) or _network([line]) or _Said(_clean(line))
+    if said.need is None or said.need.kind != "node_module":
+        return said
+    # `require` names its caller in the lines below. Node searches above that file: in what npx installed.
+    folder = next((found for one in lines if (found := _NPX_FOLDER.search(one))), None)
+    return _needs("npx_folder", [folder[1]], line) if folder else said
 
 
 _PYTHON_MODULE = re.compile(r"No module named '?([\w.]+)'?")

@@ -18,6 +18,7 @@ server does.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -290,8 +291,25 @@ class _End:
 
 
 def _plain(end: _End) -> Finding:
+    if not end.tail and end.runner == "npx" and (unfinished := _unfinished(end)):
+        return unfinished
     text = "its output says what it needs" if end.tail else "it printed no error"
     return end.by_hand("HF-EXITED", "", f"{text}; this command runs it again")
+
+
+def _unfinished(end: _End) -> Finding | None:
+    """An installation that npx did not finish: it exits with 1 and prints nothing, also if an install script failed."""
+    wanted = next((one for one in end.args if not one.startswith("-")), "")
+    folder = hashlib.sha512(wanted.encode()).hexdigest()[:16]  # as npx names it
+    given = environment_of(end.case.spec)
+    cache = Path(given.get("npm_config_cache") or Path(given.get("HOME", "~"), ".npm").expanduser())
+    installed = cache / "_npx" / folder
+    if not installed.is_dir() or (installed / "package.json").exists():  # npx writes that file at the end
+        return None
+    text = "it was cut off, or failed: remove it, and install the package elsewhere, where npm shows its errors"
+    install = f'cd "$(mktemp -d)" && {shell("npm", "install", wanted)}'
+    words = ": npx did not finish the installation of its package"
+    return end.finding("HF-EXIT-MODULE", words, text, _removing(folder), install)
 
 
 async def _variable(end: _End, need: Need) -> Finding:
@@ -345,9 +363,13 @@ async def _npx_folder(end: _End, need: Need) -> Finding:
         "an installation that was cut off stays incomplete: remove it, and allow more time; if that does not help, the "
         "package itself is incomplete"
     )
+    words = ": a file is missing in what npx installed"
+    return end.finding("HF-EXIT-MODULE", words, text, _removing(need.names[0]), end.case.again)
+
+
+def _removing(folder: str) -> str:
     # Only the folder's name is from the output: what a process prints must not choose what is removed.
-    remove = f'rm -rf -- "$(npm config get cache)"/_npx/{shell(need.names[0])}'
-    return end.finding("HF-EXIT-MODULE", ": a file is missing in what npx installed", text, remove, end.case.again)
+    return f'rm -rf -- "$(npm config get cache)"/_npx/{shell(folder)}'
 
 
 async def _python_package(end: _End, need: Need) -> Finding:
