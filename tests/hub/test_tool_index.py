@@ -225,6 +225,26 @@ def test_a_synonym_finds_a_tool_and_counts_less_than_the_word_itself() -> None:
 
 
 @pytest.mark.requirement("FIND-4")
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("what time is it?", "time__get_current_time"),
+        ("show me https://example.com/", "net__fetch"),
+        ("undo my last commit", "git__git_reset"),
+        ("has my code any mistakes", "eslint__lint_files"),
+    ],
+)
+def test_a_plain_question_finds_the_plain_tool(question: str, answer: str) -> None:
+    catalog = catalog_of(
+        time={"get_current_time": "Get current time in a specific timezone"},
+        net={"fetch": "Fetches a URL from the internet"},
+        git={"git_reset": "Reset current HEAD to a state"},
+        eslint={"lint_files": "Lint files using ESLint"},
+    )
+    assert found(by_words(), catalog, question)[0] == answer
+
+
+@pytest.mark.requirement("FIND-4")
 def test_a_word_that_is_repeated_counts_more() -> None:
     catalog = catalog_of(a={"alpha": "It is one"}, b={"beta": "It is one"})
     assert found(by_words(), catalog, "alpha beta beta")[0] == "b__beta"

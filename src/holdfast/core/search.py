@@ -119,7 +119,7 @@ SYNONYMS: tuple[str, ...] = tuple(
     currency money exchange
     company business firm corporation
     news article headline story
-    website webpage page url site web link
+    website webpage page url site web link http https
     email mail message inbox
     message chat text notification
     calendar event meeting appointment
@@ -140,6 +140,8 @@ SYNONYMS: tuple[str, ...] = tuple(
     repository repo git github codebase
     issue bug ticket
     commit change revision history
+    undo revert reset restore rollback
+    mistake error fault problem lint
     package library dependency module
     database db sql table query
     user account profile person member
