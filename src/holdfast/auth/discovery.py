@@ -41,7 +41,16 @@ from holdfast.core import Challenge, classify_evidence, is_loopback, quoted, quo
 from holdfast.errors import LoginFailed, ServerFailure
 from holdfast.wire import HttpAnswer, exchange
 
-__all__ = ["DEVICE_GRANT", "AuthorizationServer", "Discovered", "discover", "identify", "known_client"]
+__all__ = [
+    "DEVICE_GRANT",
+    "AuthorizationServer",
+    "Discovered",
+    "discover",
+    "document_at",
+    "identify",
+    "known_client",
+    "server_in",
+]
 
 _UNENCRYPTED = (
     "it must use https. If it is on this machine and you trust it, write its address into `oauth.issuer`; on a network"
@@ -220,22 +229,7 @@ class _Finder:
                 hint="the protocol demands it. If you know that it does, write its endpoints into the definition:"
                 ' "oauth": {"authorizationUrl": "…", "tokenUrl": "…"}',
             )
-        return self._checked(
-            AuthorizationServer(
-                issuer=own,
-                authorization_endpoint=_text(fields, "authorization_endpoint"),
-                token_endpoint=_text(fields, "token_endpoint"),
-                registration_endpoint=_text(fields, "registration_endpoint"),
-                device_authorization_endpoint=_text(fields, "device_authorization_endpoint"),
-                revocation_endpoint=_text(fields, "revocation_endpoint"),
-                scopes=scopes_in(" ".join(_texts(fields.get("scopes_supported")))),
-                methods=_texts(fields.get("token_endpoint_auth_methods_supported")),
-                signing_algorithms=_texts(fields.get("token_endpoint_auth_signing_alg_values_supported")),
-                grant_types=_texts(fields.get("grant_types_supported")),
-                takes_documents=fields.get("client_id_metadata_document_supported") is True,
-                names_itself=fields.get("authorization_response_iss_parameter_supported") is True,
-            )
-        )
+        return self._checked(server_in(fields))
 
     def _checked(self, server: AuthorizationServer) -> AuthorizationServer:
         """Check the endpoints: codes and tokens are sent there, so each must use https."""
@@ -267,7 +261,7 @@ class _Finder:
                     f"the metadata of `{self._spec.id}` is at an unencrypted address: {_shown(url)}",
                     hint=_UNENCRYPTED,
                 )
-            found = await _document_at(url)
+            found = await document_at(url)
             if isinstance(found, dict):
                 return found
             outage = outage or found
@@ -276,7 +270,25 @@ class _Finder:
         return None
 
 
-async def _document_at(url: str) -> dict[str, Any] | LoginFailed | None:
+def server_in(fields: Mapping[str, Any]) -> AuthorizationServer:
+    """What a metadata document says of its authorization server, unchecked."""
+    return AuthorizationServer(
+        issuer=_text(fields, "issuer"),
+        authorization_endpoint=_text(fields, "authorization_endpoint"),
+        token_endpoint=_text(fields, "token_endpoint"),
+        registration_endpoint=_text(fields, "registration_endpoint"),
+        device_authorization_endpoint=_text(fields, "device_authorization_endpoint"),
+        revocation_endpoint=_text(fields, "revocation_endpoint"),
+        scopes=scopes_in(" ".join(_texts(fields.get("scopes_supported")))),
+        methods=_texts(fields.get("token_endpoint_auth_methods_supported")),
+        signing_algorithms=_texts(fields.get("token_endpoint_auth_signing_alg_values_supported")),
+        grant_types=_texts(fields.get("grant_types_supported")),
+        takes_documents=fields.get("client_id_metadata_document_supported") is True,
+        names_itself=fields.get("authorization_response_iss_parameter_supported") is True,
+    )
+
+
+async def document_at(url: str) -> dict[str, Any] | LoginFailed | None:
     """The document at an address; None if it has none, and the reason if it could not be asked."""
     headers = {"accept": "application/json", "mcp-protocol-version": "2025-11-25"}
     try:

@@ -8,7 +8,6 @@ code is taken from it.
 from __future__ import annotations
 
 import secrets
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -341,55 +340,27 @@ async def redirect_listener(redirect_uri: str = "") -> AsyncIterator[RedirectLis
             f"the redirect URI {redirect_uri} is not on this machine",
             hint="use `--paste`, or a redirect URI like http://localhost:8765/callback",
         )
-    sockets = _bound(host, parts.port if parts.port is not None else 80, redirect_uri)
-    port = sockets[0].getsockname()[1]
+    try:
+        # Of `localhost` all addresses: a browser may use either.
+        listener = await anyio.create_tcp_listener(
+            local_host=host, local_port=parts.port if parts.port is not None else 80
+        )
+    except OSError as exc:
+        raise LoginFailed(
+            f"Holdfast cannot listen at {redirect_uri}: {exc.strerror or exc}",
+            hint="another program may use that port: end it, or use `--paste`",
+        ) from exc
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)  # noqa: S610 - no database is near
     place = RedirectListener(redirect_uri or f"http://127.0.0.1:{port}{DEFAULT_PATH}")
     tasks = await anyio.create_task_group().__aenter__()
     try:
-        for one in sockets:
-            tasks.start_soon(_accept, await anyio.abc.SocketListener.from_socket(one), place)
+        tasks.start_soon(listener.serve, place.serve)
         yield place
     finally:
         tasks.cancel_scope.cancel()
         # No exception is passed in: a task group would wrap it, and callers check its type.
         await tasks.__aexit__(None, None, None)
-
-
-async def _accept(listener: anyio.abc.SocketListener, place: RedirectListener) -> None:
-    async with listener:
-        await listener.serve(place.serve)
-
-
-def _bound(host: str, port: int, redirect_uri: str) -> list[socket.socket]:
-    """A socket for each address of the host: a browser may use either address of ``localhost``."""
-    families = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
-    if host != "localhost":
-        families = [(socket.AF_INET6 if ":" in host else socket.AF_INET, host)]
-    bound: list[socket.socket] = []
-    try:
-        for family, address in families:
-            if bound and not socket.has_ipv6:
-                break
-            one = socket.socket(family, socket.SOCK_STREAM)
-            bound.append(one)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                one.bind((address, port))
-            except OSError:
-                if len(bound) == 1:
-                    raise
-                bound.pop().close()  # no IPv6 here: the IPv4 socket is enough
-                break
-            one.listen(16)
-            one.setblocking(False)
-    except OSError as exc:
-        for one in bound:
-            one.close()
-        raise LoginFailed(
-            f"Holdfast cannot listen at {redirect_uri}: {exc.strerror}",
-            hint="another program may use that port: end it, or use `--paste`",
-        ) from exc
-    return bound
+        await listener.aclose()
 
 
 def _response(status: str, page: str) -> bytes:

@@ -22,24 +22,20 @@ from typing import Any, Final, TypeAlias
 import anyio.to_thread
 
 from holdfast.auth.credentials import EARLY, Renewer
-from holdfast.auth.discovery import AuthorizationServer
+from holdfast.auth.discovery import AuthorizationServer, document_at, server_in
 from holdfast.auth.flows import AuthorizationRequest, authorization_request, code_in
 from holdfast.auth.grant import Grant, GrantKey, OAuthClient, is_safe
 from holdfast.auth.person_login import audience_of, unverified_claims
 from holdfast.auth.token_endpoint import (
-    ANSWER_SECONDS,
     UNUSABLE_ID_TOKEN,
     IssuedTokens,
     NoTokenAnswer,
     TokenRefused,
     as_accepted,
-    document,
     post_form,
 )
 from holdfast.auth.user_tokens import UserTokenStore
-from holdfast.core import classify_evidence
-from holdfast.errors import LoginFailed, ServerFailure
-from holdfast.wire import exchange
+from holdfast.errors import LoginFailed
 
 __all__ = ["ID_JAG", "SIGN_IN", "TOKEN_EXCHANGE", "IdTokens", "PendingSignIn", "SignInClient", "SignedIn"]
 
@@ -225,46 +221,19 @@ class SignInClient:
         """The endpoints of the issuer."""
         if self._known is not None and self._clock() - self._known[0] < METADATA_SECONDS:
             return self._known[1]
-        server = self._read(await self._metadata())
-        self._known = self._clock(), server
-        return server
-
-    async def _metadata(self) -> dict[str, Any]:
         url = f"{self.issuer.rstrip('/')}/.well-known/openid-configuration"
-        try:
-            answer = await exchange(
-                "GET", url, headers={"accept": "application/json"}, doing="the metadata", within=ANSWER_SECONDS
-            )
-        except ServerFailure as failure:
-            verdict = classify_evidence(failure.evidence)
-            raise LoginFailed(f"the issuer could not be asked: {verdict.reason}", hint=verdict.hint) from None
-        found = document(answer.body) if answer.status == 200 else None
-        if found is None:
-            raise LoginFailed(
-                f"the issuer publishes no OpenID configuration (HTTP {answer.status})", hint=f"it belongs at {url}"
-            )
-        return found
-
-    def _read(self, fields: Mapping[str, Any]) -> AuthorizationServer:
-        def text(name: str) -> str:
-            value = fields.get(name)
-            return value if isinstance(value, str) else ""
-
-        if text("issuer") != self.issuer:
+        found = await document_at(url)
+        if not isinstance(found, dict):
+            raise found or LoginFailed("the issuer publishes no OpenID configuration", hint=f"it belongs at {url}")
+        server = server_in(found)
+        if server.issuer != self.issuer:
             raise LoginFailed(
                 "the issuer's metadata names another issuer", hint="write --jwt-issuer as the issuer writes itself"
             )
-        endpoints = text("authorization_endpoint"), text("token_endpoint")
-        if not all(is_safe(one) for one in endpoints):
+        if not is_safe(server.authorization_endpoint) or not is_safe(server.token_endpoint):
             raise LoginFailed("the issuer names no endpoints with https to sign in at")
-        methods = fields.get("token_endpoint_auth_methods_supported")
-        return AuthorizationServer(
-            issuer=self.issuer,
-            authorization_endpoint=endpoints[0],
-            token_endpoint=endpoints[1],
-            methods=tuple(one for one in methods if isinstance(one, str)) if isinstance(methods, list) else (),
-            names_itself=fields.get("authorization_response_iss_parameter_supported") is True,
-        )
+        self._known = self._clock(), server
+        return server
 
 
 class IdTokens:
