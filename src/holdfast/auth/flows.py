@@ -358,9 +358,12 @@ async def redirect_listener(redirect_uri: str = "") -> AsyncIterator[RedirectLis
         yield place
     finally:
         tasks.cancel_scope.cancel()
-        # No exception is passed in: a task group would wrap it, and callers check its type.
-        await tasks.__aexit__(None, None, None)
-        await listener.aclose()
+        try:
+            # No exception is passed in: a task group would wrap it, and callers check its type.
+            await tasks.__aexit__(None, None, None)
+        finally:
+            with anyio.CancelScope(shield=True):  # a caller that is cancelled now would leave sockets open
+                await listener.aclose()
 
 
 def _response(status: str, page: str) -> bytes:

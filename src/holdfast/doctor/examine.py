@@ -101,7 +101,7 @@ CHECKS: Sequence[Check] = (
     Check(
         id="definition",
         looks_at="whether its definition can be used, and every missing variable",
-        finds=("HF-DEFINITION", "HF-VARIABLE", "HF-PLACEHOLDER"),
+        finds=("HF-DEFINITION", "HF-VARIABLE", "HF-PLACEHOLDER", "HF-PLACEMENT"),
         look=look_at_definition,
     ),
     Check(
