@@ -43,6 +43,7 @@ from holdfast.hub.journal import (
     Transition,
     as_fields,
     event_name,
+    transition_text,
 )
 from holdfast.hub.reload import Reloader
 from holdfast.testing import FakeClock
@@ -444,3 +445,26 @@ def test_what_a_process_writes_to_stderr_reaches_every_reader_of_it() -> None:
     redactor = Redactor()
     journal.stderr_line("a", b"on fire", redactor)
     assert told == [("a", b"on fire", redactor)] * 2
+
+
+@pytest.mark.requirement("OBS-1")
+@pytest.mark.parametrize(
+    ("old", "new", "cause", "reason", "text"),
+    [
+        ("connected", "reconnecting", "TransportLost", "its process exited with code 3", "lost: {}; reconnecting"),
+        ("connecting", "reconnecting", "DialFailed", "it is not ready", "connect failed: {}; reconnecting"),
+        ("connected", "reconnecting", "SessionExpired", "", "its session expired; reconnecting"),
+        ("reconnecting", "permanently_failed", "Parked", "connection refused", "parked: {}"),
+        ("connecting", "denied", "Denied", "HTTP 403", "denied: {}"),
+        ("reconnecting", "connected", "DialSucceeded", "", "connected"),
+        ("connected", "disconnected", "RemoveRequested", "", "removed from the configuration"),
+        ("connected", "disabling", "DisableRequested", "", "disabling"),
+        ("disconnected", "connecting", "StartRequested", "", "connecting"),
+        ("disabled", "connecting", "EnableRequested", "", "enabled; connecting"),
+        ("denied", "connecting", "LoginSucceeded", "", "logged in; connecting"),
+        ("connected", "idle", "WentIdle", "", "idle: it starts at its next use"),
+    ],
+)
+def test_a_transition_is_logged_as_what_happened(old: str, new: str, cause: str, reason: str, text: str) -> None:
+    record = Transition(server="x", old=State(old), new=State(new), cause=cause, at=0, generation=1, reason=reason)
+    assert transition_text(record) == text.format(reason)

@@ -6,10 +6,7 @@ import anyio
 import pytest
 
 from holdfast.control.server.log_buffer import LogBuffer
-from holdfast.core.lifecycle.effects import Transition
-from holdfast.core.lifecycle.table import State
 from holdfast.core.redact import Redactor
-from holdfast.hub.journal import transition_text
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-5")]
 
@@ -52,22 +49,3 @@ async def test_a_follower_that_asks_for_no_last_lines_gets_none() -> None:
         assert [line.text for line in await anext(follow)] == ["new"]
         lines.close()
         assert [some async for some in follow] == [[]]
-
-
-@pytest.mark.requirement("OBS-1")
-@pytest.mark.parametrize(
-    ("old", "new", "cause", "reason", "text"),
-    [
-        ("connected", "reconnecting", "TransportLost", "its process exited with code 3", "lost: {}; reconnecting"),
-        ("connecting", "reconnecting", "DialFailed", "it is not ready", "connect failed: {}; reconnecting"),
-        ("connected", "reconnecting", "SessionExpired", "", "its session expired; reconnecting"),
-        ("reconnecting", "permanently_failed", "Parked", "connection refused", "parked: {}"),
-        ("connecting", "denied", "Denied", "HTTP 403", "denied: {}"),
-        ("reconnecting", "connected", "DialSucceeded", "", "connected"),
-        ("connected", "disconnected", "RemoveRequested", "", "removed from the configuration"),
-        ("connected", "disabling", "DisableRequested", "", "disabling"),
-    ],
-)
-def test_a_transition_is_logged_as_what_happened(old: str, new: str, cause: str, reason: str, text: str) -> None:
-    record = Transition(server="x", old=State(old), new=State(new), cause=cause, at=0, generation=1, reason=reason)
-    assert transition_text(record) == text.format(reason)
