@@ -326,8 +326,14 @@ class Tokens:
 async def test_a_refused_token_is_renewed_once_and_the_request_sent_again(
     others: tuple[str | ServerFailure, ...], sent: list[str], status: int | None
 ) -> None:
+    async def refuse_without_end(exchange: Exchange) -> None:
+        await exchange.start(401)
+        await exchange.gone()
+
+    refusal = respond(401, "no") if status is not None else Behaviour("refuse-without-end", refuse_without_end)
+
     def script(request: Request) -> Behaviour:
-        return respond(200, "{}") if request.headers["authorization"] == "Bearer two" else respond(401, "no")
+        return respond(200, "{}") if request.headers["authorization"] == "Bearer two" else refusal
 
     async with FaultServer(script) as server:
         spec = ServerSpec(id="a", transport="http", url=server.origin)
