@@ -15,12 +15,10 @@ from hypothesis import given, strategies as st
 from starlette.applications import Starlette
 
 from holdfast.access.ext_authz import (
-    LONGEST_KEPT,
     AuthzAnswer,
     AuthzQuestion,
     ExtAuthz,
     NotAsked,
-    _kept_for,
     decode_answer,
     encode_request,
 )
@@ -149,45 +147,13 @@ async def test_many_questions_share_a_connection_and_get_their_own_answers(tmp_p
     assert names == {f"tool {number}" for number in range(200)}
 
 
-async def test_an_answer_is_kept_only_if_it_says_so_and_for_the_same_question(tmp_path: Path) -> None:
-    now = [0.0]
-    async with grpc_authorizer(tmp_path) as service:
-        decision = ExtAuthz(ExtAuthzSettings(address=service.address, timeout=20.0), now=lambda: now[0])
-        for _ in range(2):
-            await decision.ask(FACTS)
-        assert len(service.seen) == 2  # nothing was said about keeping
-        service.allow(cache_control="private, max-age=30")
-        for _ in range(3):
-            await decision.ask(FACTS)
-        assert len(service.seen) == 3
-        for other in (
-            FACTS._replace(argument_hash="cd" * 32),
-            FACTS._replace(name="delete_issue"),
-            FACTS._replace(principal=Principal(name=ALICE.name, groups=frozenset({"sre"}), source="jwt")),
-        ):
-            await decision.ask(other)
-        assert len(service.seen) == 6
-        service.deny("taken back")
-        assert (await decision.ask(FACTS)).allowed
-        now[0] = 30.0
-        assert not (await decision.ask(FACTS)).allowed
-        decision.close()
-        await anyio.lowlevel.checkpoint()
-
-
-async def test_a_grant_that_was_taken_back_ends_within_the_longest_time_that_an_answer_is_kept(tmp_path: Path) -> None:
-    now = [0.0]
-    async with grpc_authorizer(tmp_path) as service:
-        decision = ExtAuthz(ExtAuthzSettings(address=service.address, timeout=20.0), now=lambda: now[0])
+async def test_each_call_is_asked_about_also_where_the_answer_says_that_it_may_be_kept(tmp_path: Path) -> None:
+    async with grpc_authorizer(tmp_path) as service, asking(service) as decision:
         service.allow(cache_control="max-age=86400")
-        await decision.ask(FACTS)
-        service.deny("taken back")
-        now[0] = LONGEST_KEPT - 1
         assert (await decision.ask(FACTS)).allowed
-        now[0] = LONGEST_KEPT
+        service.deny("taken back")
         assert not (await decision.ask(FACTS)).allowed
-        decision.close()
-        await anyio.lowlevel.checkpoint()
+        assert len(service.seen) == 2
 
 
 async def test_a_service_with_tls_and_certificates_of_both_sides(tmp_path: Path) -> None:
@@ -288,21 +254,3 @@ async def test_the_service_of_a_gateway_decides_for_the_hub_in_the_same_way(tmp_
     assert answer == AuthzAnswer(allowed=False, reason="not for you")
     assert by_envoy["request"]["http"]["method"] == by_hub["request"]["http"]["method"] == "POST"
     assert by_envoy["request"]["http"]["path"] == "/mcp"
-
-
-@pytest.mark.parametrize(
-    ("said", "seconds"),
-    [
-        ("max-age=7", 7.0),
-        ("private, Max-Age=7", 7.0),
-        ("max-age=7, no-store", 0.0),
-        ("no-cache, max-age=7", 0.0),
-        ("max-age=-1", 0.0),
-        ("max-age=1234567890", 0.0),
-        ("max-age=123456789", LONGEST_KEPT),
-        ("max-age", 0.0),
-        ("", 0.0),
-    ],
-)
-def test_an_answer_is_kept_as_long_as_it_says_within_a_bound(said: str, seconds: float) -> None:
-    assert _kept_for({"cache-control": said}) == seconds

@@ -12,15 +12,14 @@ fields that are used are written and read here by their numbers, so nothing gene
                                      request (4)      http (2)         method (2), path (4), host (5), size (9)
                                      context_extensions (10)           what ``AuthzQuestion`` has, as texts
     CheckResponse                    status (1)       code (1), message (2)
-                                     denied_response (2)               headers (2), body (3)
-                                     ok_response (3)                   headers (2)
+                                     denied_response (2)               body (3)
+                                     ok_response (3)
 
 Three ends are possible: it is allowed, it is denied, or it could not be asked. The last one refuses the call too, with
 words of its own; there is no setting that would let it pass. What must never happen:
 
 - An answer that states no decision, or two, allows a call.
-- An answer for one question decides another. An answer is kept only if it says for how long (``cache-control:
-  max-age=N`` among its headers), for the very same question, and never longer than ``LONGEST_KEPT``.
+- An answer for one call decides another one. No answer is kept: a grant that is taken back ends with the next call.
 - A question waits beyond its deadline.
 """
 
@@ -28,10 +27,8 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -43,12 +40,6 @@ from holdfast.wire import GrpcChannel, GrpcFailed, GrpcTarget
 __all__ = ["AuthzAnswer", "AuthzQuestion", "ExtAuthz", "NotAsked"]
 
 METHOD: Final = "/envoy.service.auth.v3.Authorization/Check"
-
-LONGEST_KEPT: Final = 300.0
-"""Seconds. A service that allows more is asked again all the same: a grant that was taken back ends by then."""
-
-MOST_KEPT: Final = 10_000
-"""Answers. The oldest gives way."""
 
 LONGEST_REASON: Final = 300
 
@@ -73,8 +64,6 @@ class AuthzAnswer(NamedTuple):
     allowed: bool
     reason: str = ""
     """What the service says about a denial."""
-    kept_for: float = 0.0
-    """For how many seconds it may be used for the same question."""
 
 
 class NotAsked(Exception):
@@ -88,40 +77,25 @@ class NotAsked(Exception):
 class ExtAuthz:
     """Asks the service that the configuration names."""
 
-    def __init__(
-        self, settings: ExtAuthzSettings, source: Path | None = None, *, now: Callable[[], float] = monotonic
-    ) -> None:
+    def __init__(self, settings: ExtAuthzSettings, source: Path | None = None) -> None:
         """``source`` is the file of the settings: paths in them start at its folder."""
         self._settings = settings
-        self._now = now
         self._channel = GrpcChannel(_target(settings, source.absolute().parent if source is not None else Path.cwd()))
-        self._kept: OrderedDict[bytes, tuple[float, AuthzAnswer]] = OrderedDict()
 
     async def ask(self, facts: AuthzQuestion) -> AuthzAnswer:
         """The decision about one call; raises ``NotAsked``."""
-        question = encode_request(facts)
-        ends, kept = self._kept.get(question, (0.0, None))
-        if kept is not None and self._now() < ends:
-            return kept
         try:
-            content = await self._channel.unary(METHOD, question, within=self._settings.timeout)
+            content = await self._channel.unary(METHOD, encode_request(facts), within=self._settings.timeout)
         except GrpcFailed as exc:
             raise NotAsked(exc.reason) from exc
-        answer = decode_answer(content)
-        if answer.kept_for:
-            self._kept[question] = self._now() + answer.kept_for, answer
-            self._kept.move_to_end(question)
-            if len(self._kept) > MOST_KEPT:
-                self._kept.popitem(last=False)
-        return answer
+        return decode_answer(content)
 
     def close(self) -> None:
-        """Close the connection, and forget what was kept."""
-        self._kept.clear()
+        """Close the connection."""
         self._channel.close()
 
     def __repr__(self) -> str:
-        return f"<ExtAuthz by {self._channel!r} kept={len(self._kept)}>"
+        return f"<ExtAuthz by {self._channel!r}>"
 
 
 def _target(settings: ExtAuthzSettings, folder: Path) -> GrpcTarget:
@@ -191,39 +165,14 @@ def decode_answer(content: bytes) -> AuthzAnswer:
         if status is None and not {2, 3} & {*parts}:
             raise NotAsked("its answer has no decision")
         if code == 0 and 2 not in parts:
-            return AuthzAnswer(allowed=True, kept_for=_kept_for(_headers(parts.get(3, b""))))
+            return AuthzAnswer(allowed=True)
         denied = dict(_fields(parts.get(2, b"")))
         said = (status or {}).get(2, b"")
         words = denied.get(3, b"") or said
         reason = words.decode("utf-8", "replace") if isinstance(words, bytes) else ""
-        kept = _kept_for(_headers(parts.get(2, b"")))
-        return AuthzAnswer(allowed=False, reason=quoted_line(reason, LONGEST_REASON), kept_for=kept)
+        return AuthzAnswer(allowed=False, reason=quoted_line(reason, LONGEST_REASON))
     except ValueError:
         raise NotAsked("its answer cannot be read") from None
-
-
-def _headers(response: bytes) -> Mapping[str, str]:
-    """The headers of a response, by their names in lower case."""
-    found: dict[str, str] = {}
-    for number, option in _fields(response):
-        if number != 2 or not isinstance(option, bytes):
-            continue
-        header = dict(_fields(option)).get(1)
-        pair = dict(_fields(header)) if isinstance(header, bytes) else {}
-        name, value = pair.get(1), pair.get(2, pair.get(3))
-        if isinstance(name, bytes) and isinstance(value, bytes):
-            found[name.decode("utf-8", "replace").lower()] = value.decode("utf-8", "replace")
-    return found
-
-
-def _kept_for(headers: Mapping[str, str]) -> float:
-    """How long an answer may be used again, as ``cache-control`` says it; 0 if it does not."""
-    words = [word.strip().lower() for word in headers.get("cache-control", "").split(",")]
-    if "no-store" in words or "no-cache" in words:
-        return 0.0
-    ages = [word.removeprefix("max-age=") for word in words if word.startswith("max-age=")]
-    age = ages[0] if ages and len(ages[0]) < 10 and ages[0].isascii() and ages[0].isdigit() else "0"
-    return min(float(age), LONGEST_KEPT)
 
 
 def _varint(number: int) -> bytes:
