@@ -31,7 +31,7 @@ from holdfast.errors import UsageError
 from holdfast.files import replace_file
 from holdfast.front import tls
 from holdfast.front.app import create_app
-from holdfast.front.tls import ClientCertificate, ClientTrust, Handshakes, ServerTls, TlsFiles
+from holdfast.front.tls import ClientCertificate, Handshakes, ServerTls, TlsFiles
 from holdfast.hub import AccessRefused
 from holdfast.hub.hub import Hub
 from tests.clients.raw import initialize
@@ -65,7 +65,6 @@ class TlsHub:
         assert self._files.client_ca is not None
         replace_file(self._files.client_ca, b"".join(one.cert_pem.bytes() for one in authorities))
         assert self.tls.refresh()
-        self.tls.end_distrusted()
 
     def revoke(self, *certificates: x509.Certificate) -> None:
         """Put a list of revoked certificates beside the authority, and have the hub read it."""
@@ -80,7 +79,6 @@ class TlsHub:
         crl = made.sign(key, SHA256()).public_bytes(Encoding.PEM)
         replace_file(self._files.client_ca, self.ca.cert_pem.bytes() + crl)
         assert self.tls.refresh()
-        self.tls.end_distrusted()
 
     def issue_again(self) -> None:
         """Change the certificate of the hub alone."""
@@ -88,7 +86,6 @@ class TlsHub:
         replace_file(self._files.key, made.private_key_pem.bytes())
         replace_file(self._files.certificate, b"".join(one.bytes() for one in made.cert_chain_pems))
         assert self.tls.refresh()
-        self.tls.end_distrusted()
 
     def context(self, by: trustme.CA | None = None, until: dt.datetime | None = None) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -178,7 +175,7 @@ async def test_a_connection_ends_when_the_authority_of_its_certificate_is_no_lon
         served.issue_again()
         assert (await client.ask())[0] == 200, "a new certificate of the hub says nothing about its clients"
         served.trust(trustme.CA())
-        assert (await client.ask())[0] == 0
+        assert await client.ended()
         assert await idle.ended()
         assert await listening.ended()
 
@@ -310,25 +307,20 @@ def test_a_hub_that_trusts_no_authority_asks_for_no_certificate(files: TlsFiles)
     replace_file(files.key, _key(1))
     replace_file(files.certificate, _certificate(1))
     assert served.refresh()
-    served.end_distrusted()
 
 
-def test_trust_that_is_replaced_ends_its_connections_once(files: TlsFiles) -> None:
+def test_a_certificate_counts_only_with_the_authority_that_is_in_force(files: TlsFiles) -> None:
     served = ServerTls.of(files)
-    trust = served._current.client_trust
-    assert trust is not None
-    ended: list[str] = []
-    trust.add(lambda: ended.append("open"))
-    trust.add(lambda: ended.append("closed"))()
+    before = served.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_side=True)
+    replace_file(files.key, _key(1))
+    replace_file(files.certificate, _certificate(1))
+    assert served.refresh()
+    assert served.trusts(before), "another certificate of the hub says nothing about its clients"
     assert files.client_ca is not None
     replace_file(files.client_ca, AUTHORITY.cert_pem.bytes() + b"\n")
     assert served.refresh()
-    assert ended == []
-    served.end_distrusted()
-    served.end_distrusted()
-    assert ended == ["open"]
-    trust.add(lambda: ended.append("its handshake ended after that"))
-    assert ended == ["open", "its handshake ended after that"]
+    assert not served.trusts(before)
+    assert served.trusts(served.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_side=True))
 
 
 # One certificate.
@@ -337,9 +329,8 @@ def test_trust_that_is_replaced_ends_its_connections_once(files: TlsFiles) -> No
 class PeerTls:
     """What TLS knows of a client."""
 
-    def __init__(self, valid_for: float, *, asked: bool = True, trust: ClientTrust | None = None) -> None:
-        verify = ssl.CERT_OPTIONAL if asked else ssl.CERT_NONE
-        self.context = SimpleNamespace(verify_mode=verify, client_trust=trust)
+    def __init__(self, valid_for: float, *, asked: bool = True) -> None:
+        self.context = SimpleNamespace(verify_mode=ssl.CERT_OPTIONAL if asked else ssl.CERT_NONE)
         until = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=valid_for)
         self.certificate: dict[str, Any] | None = {
             "notAfter": until.strftime("%b %d %H:%M:%S %Y GMT"),
@@ -406,16 +397,10 @@ async def test_a_hub_whose_key_is_withdrawn_is_no_longer_trusted() -> None:
     assert one.ends == ["shutdown"], "its client left by itself"
 
 
-async def test_a_connection_that_is_gone_is_not_ended_with_its_trust() -> None:
-    trust = ClientTrust(b"authority")
-    assert trust.is_in(b"authority")
-    assert not trust.is_in(b"another")
-    one, gone = (Judged(PeerTls(HOUR, trust=trust)) for _ in range(2))
-    gone.certificate.end()
-    trust.end()
-    trust.end()
-    assert (one.ends, gone.ends) == (["shutdown"], [])
-    one.certificate.end()
+async def test_a_handshake_that_ends_after_its_key_was_withdrawn_opens_nothing() -> None:
+    late = Judged(PeerTls(HOUR), lambda _: False)
+    assert (late.certificate.verified, late.ends) == (False, ["shutdown"])
+    late.certificate.end()
 
 
 # Handshakes.

@@ -61,7 +61,7 @@ async def _hub_served(
 ) -> AsyncIterator[None]:
     endpoint = app.state.endpoint
     server, refused = (
-        HttpConnections(endpoint, app),
+        HttpConnections(endpoint, app, trusts=getattr(tls, "trusts", None)),
         getattr(endpoint, "certificate_refused", lambda _peer, _reason: None),
     )
     async with app.router.lifespan_context(app):

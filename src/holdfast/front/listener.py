@@ -103,8 +103,8 @@ class MessageEndpoint(Protocol):
 class HttpConnections:
     """Owns the connections of one endpoint, and what is served on them.
 
-    ``app`` is the ASGI application for all paths that the endpoint does not claim. ``trusts`` tells of another hub's
-    certificate whether its key is in force (FLEET-5); None where clients are no hubs.
+    ``app`` is the ASGI application for all paths that the endpoint does not claim. ``trusts`` tells whether what
+    verified the certificate of a client is still in force; None where clients have none.
     """
 
     def __init__(

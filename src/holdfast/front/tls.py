@@ -3,7 +3,7 @@
 **The files of TLS** (``ServerTls``): the certificate, the key, and the authority of client certificates. Changed files
 are read again while the hub runs. New connections get the new certificate, and old ones keep theirs. A file that cannot
 be used changes nothing, and the reason is logged. Another authority ends the connections of clients that the old one
-verified: they connect again, and are verified again.
+verified, because it is not known which of its certificates verified them: they connect again, and are verified again.
 
 With an authority, clients are asked for a certificate; a wrong one ends the handshake. One that sends none is refused
 by ``AccessRules``, with a reason, except on the paths of health checks and on the control API with its own token: a
@@ -34,7 +34,7 @@ from typing import Any, Final
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.files import FileStamp, NotPrivate, file_stamp, require_private
 
-__all__ = ["ClientCertificate", "ClientTrust", "HandshakeTurns", "Handshakes", "ServerTls", "TlsFiles"]
+__all__ = ["ClientCertificate", "HandshakeTurns", "Handshakes", "ServerTls", "TlsFiles"]
 
 log = logging.getLogger("holdfast.front")
 
@@ -48,7 +48,7 @@ LONGEST_TIMER: Final = 24 * 3600.0
 """Seconds; a certificate may be valid for longer than an event loop can count, and clocks are set."""
 
 LOOK_SECONDS: Final = 1.0
-"""How often the key is looked for on which the certificate of another hub stands."""
+"""How often it is asked whether the authority of a certificate is still in force."""
 
 _WORDS: Final = b"this port serves TLS: use https:// in the URL\n"
 _NO_TLS: Final = (
@@ -60,36 +60,11 @@ _RECORD_HEAD, _HANDSHAKE, _LARGEST_RECORD = 5, 22, 1 << 14
 _METHODS: Final = (b"GET ", b"POST", b"HEAD", b"DELE", b"PUT ", b"OPTI", b"PATC")
 
 
-class ClientTrust:
-    """The trust in the client certificates of one authority file, and the connections that rest on it."""
-
-    def __init__(self, content: bytes) -> None:
-        self._content = hashlib.sha256(content).digest()
-        self._ends: set[Callable[[], None]] = set()
-        self.ended = False
-
-    def is_in(self, content: bytes) -> bool:
-        """Whether the file has the same content."""
-        return hashlib.sha256(content).digest() == self._content
-
-    def add(self, end: Callable[[], None]) -> Callable[[], None]:
-        """Have a connection ended with the trust; returns what takes that back. It may have ended already."""
-        self._ends.add(end)
-        if self.ended:
-            end()
-        return lambda: self._ends.discard(end)
-
-    def end(self) -> None:
-        """No longer trust them."""
-        self.ended = True
-        for end in list(self._ends):
-            end()
-
-
 class ListenerContext(ssl.SSLContext):
     """What one reading of the files gave."""
 
-    client_trust: ClientTrust | None = None
+    authority: bytes = b""
+    """The digest of the file with the authority of client certificates; empty if clients need none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,11 +80,8 @@ class TlsFiles:
         """Return what changes with the files."""
         return tuple(file_stamp(file) for file in (self.certificate, self.key, self.client_ca) if file is not None)
 
-    def load(self, trust: ClientTrust | None = None) -> ListenerContext:
-        """Return a context from the files as they are now; raises ``UsageError`` with the reason.
-
-        It has the same ``trust`` in client certificates as before, if their authority is the same.
-        """
+    def load(self) -> ListenerContext:
+        """Return a context from the files as they are now; raises ``UsageError`` with the reason."""
         for file in (self.certificate, self.key, self.client_ca):
             if file is not None:
                 _check_readable(file)
@@ -123,7 +95,7 @@ class TlsFiles:
         self._load_certificate(context)
         if self.client_ca is not None:
             try:
-                content = self.client_ca.read_bytes()
+                context.authority = hashlib.sha256(self.client_ca.read_bytes()).digest()
                 context.load_verify_locations(cafile=self.client_ca)
             except (ssl.SSLError, OSError):
                 raise UsageError(
@@ -132,7 +104,6 @@ class TlsFiles:
             context.verify_mode = ssl.CERT_OPTIONAL
             if context.cert_store_stats()["crl"]:  # the file has a list of revoked certificates too
                 context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
-            context.client_trust = trust if trust is not None and trust.is_in(content) else ClientTrust(content)
         return context
 
     def _load_certificate(self, context: ssl.SSLContext) -> None:
@@ -156,7 +127,6 @@ class ServerTls(ssl.SSLContext):
     """A context for a listener that can be exchanged: a new connection uses the files as they were read last."""
 
     _current: ListenerContext
-    _distrusted: list[ClientTrust]
     _files: TlsFiles
     _read: tuple[FileStamp, ...]
 
@@ -167,7 +137,6 @@ class ServerTls(ssl.SSLContext):
         made._files = files
         made._read = files.stamps()
         made._current = files.load()
-        made._distrusted = []
         return made
 
     def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
@@ -185,23 +154,20 @@ class ServerTls(ssl.SSLContext):
         if stamps == self._read:
             return False
         self._read = stamps
-        old = self._current.client_trust
+        old = self._current.authority
         try:
-            self._current = self._files.load(old)
+            self._current = self._files.load()
         except HoldfastError as exc:
             log.warning("%s; the last certificate stays in use", exc.message)
             return False
-        if old is not None and old is not self._current.client_trust:
-            self._distrusted.append(old)
         log.info("read the TLS certificate again: %s", self._files.certificate)
+        if old != self._current.authority:
+            log.info("the authority of client certificates changed: clients with one must connect again")
         return True
 
-    def end_distrusted(self) -> None:
-        """End the connections of clients whose authority was replaced; for the event loop, after ``refresh``."""
-        old, self._distrusted = self._distrusted, []
-        for trust in old:
-            log.info("the authority of client certificates changed: clients with one must connect again")
-            trust.end()
+    def trusts(self, connection: ssl.SSLObject) -> bool:
+        """Whether the certificate of a client was verified by the authority that is in force."""
+        return getattr(connection.context, "authority", b"") == self._current.authority
 
 
 class _PassphraseNeeded(Exception):
@@ -225,9 +191,9 @@ class ClientCertificate:
     """The certificate of one connection that TLS verified, if there is one.
 
     When it does not count any more, because it expired or its authority is not trusted, ``shutdown`` is called: no
-    further request, the one under way is answered. ``abort`` follows a while later. The certificate of another hub is
-    signed by the authority of one session key: ``trusts`` tells whether that key is in force. A key is replaced while
-    hubs work (FLEET-5).
+    further request, the one under way is answered. ``abort`` follows a while later. ``trusts`` tells whether its
+    authority is in force: of a client's, the file with it (``ServerTls``); of another hub's, the session key that it
+    stands on, which is replaced while hubs work (FLEET-5).
     """
 
     def __init__(
@@ -244,16 +210,12 @@ class ClientCertificate:
         self._timer: asyncio.TimerHandle | None = None
         """Until it expires; then until the connection is aborted."""
         self._look_timer: asyncio.TimerHandle | None = None
-        self._forget_trust: Callable[[], object] | None = None
         asked = tls is not None and tls.context.verify_mode != ssl.CERT_NONE
         found: Mapping[str, Any] = (tls.getpeercert() or {}) if asked else {}
         self.names = _names_in(found)
         self.verified = bool(found)
         if found:
             self._until_expiry(ssl.cert_time_to_seconds(found["notAfter"]))
-            trust = getattr(tls.context, "client_trust", None)
-            if trust is not None:
-                self._forget_trust = trust.add(self._distrust)
             if trusts is not None:
                 self._look(tls, trusts)
 
@@ -280,8 +242,6 @@ class ClientCertificate:
 
     def end(self) -> None:
         """The connection is gone."""
-        if self._forget_trust is not None:
-            self._forget_trust()
         for timer in (self._timer, self._look_timer):
             if timer is not None:
                 timer.cancel()

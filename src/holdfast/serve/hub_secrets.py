@@ -270,7 +270,6 @@ class SecretFiles:
                 log.info(one.told)
         if self._tls is not None:
             await anyio.to_thread.run_sync(self._tls.refresh)
-            self._tls.end_distrusted()
 
     def _read(self, one: _SecretFile) -> str | None:
         try:

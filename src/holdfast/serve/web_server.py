@@ -68,7 +68,7 @@ class HubWebServer:
         ``for_hubs`` are a listener for other hubs, and the application that is served there.
         """
         self._app = app
-        self._servers = [HttpConnections(app.state.endpoint, app)]
+        self._servers = [HttpConnections(app.state.endpoint, app, trusts=tls.trusts if tls is not None else None)]
         self._private = private
         self._limits = ConnectionLimits()
         self._for_hubs = for_hubs
