@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from holdfast.front import join
-from holdfast.front.join import PROTOCOL, JoinServer, SocketLines, SocketWriter
+from holdfast.front.join import PROTOCOL, JoinServer, SocketWriter
 from holdfast.front.line_peek import heads_of
 from tests.harness.served_hub import front
 from tests.harness.waiting import came_true
@@ -252,34 +252,7 @@ async def test_a_hub_that_leaves_tells_its_clients_and_waits_for_them(scene: Sce
             pass
 
 
-# The lines of a socket.
-
-
-async def lines_of(data: bytes, longest: int = 10) -> tuple[list[bytes], list[object]]:
-    refused: list[object] = []
-
-    async def refuse(key: object) -> None:
-        refused.append(key)
-
-    reader = asyncio.StreamReader()
-    reader.feed_data(data)
-    reader.feed_eof()
-    return [line async for line in SocketLines(reader, longest, refuse)], refused
-
-
-@pytest.mark.parametrize(
-    ("data", "lines", "refused"),
-    [
-        (b"a\n\n  \nb\nno end", [b"a\n", b"b\n"], []),
-        (b"0123456789\na\n", [b"0123456789\n", b"a\n"], []),
-        (b"01234567890\na\n", [b"a\n"], [None]),
-        (b'{"id":7,"method":"x"}\na\n', [b"a\n"], [7]),
-    ],
-)
-async def test_a_line_over_the_bound_is_refused_and_the_next_one_is_read(
-    data: bytes, lines: list[bytes], refused: list[object]
-) -> None:
-    assert await lines_of(data) == (lines, refused)
+# What is written to a socket.
 
 
 class Transport:

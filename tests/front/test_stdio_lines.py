@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
 import sys
+import tracemalloc
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from mcp import MCPError, StdioServerParameters
 
-from holdfast.front.stdio import CHUNK, StdinLines
+from holdfast.front.stdio import CHUNK, Lines
+from tests.front.loop_steps import LONGEST_STEP, measured_loop
 from tests.harness.served_hub import Era, Person, text_of
 from tests.peers.peer_server import running
 
@@ -22,13 +28,23 @@ BOUND = 1_000
 LONG = {"text": "x" * 5_000}
 
 
+def pieces_of(data: bytes, most: int = CHUNK) -> Callable[[], Awaitable[bytes]]:
+    """What reads these bytes, so many at a time."""
+    file = io.BytesIO(data)
+
+    async def read() -> bytes:
+        return file.read(most)
+
+    return read
+
+
 async def _read(*lines: bytes) -> tuple[list[str], list[str | int | None]]:
     refused: list[str | int | None] = []
 
     async def refuse(request: str | int | None) -> None:
         refused.append(request)
 
-    return [line.decode() async for line in StdinLines(io.BytesIO(b"".join(lines)), BOUND, refuse)], refused
+    return [line.decode() async for line in Lines(pieces_of(b"".join(lines)), BOUND, refuse)], refused
 
 
 @pytest.mark.parametrize(
@@ -52,27 +68,58 @@ async def test_a_line_at_the_bound_is_read_and_its_end_is_no_part_of_it() -> Non
     assert await _read(b"x" * BOUND + b"\n", b"y" * BOUND) == (["x" * BOUND + "\n", "y" * BOUND], [])
 
 
-async def test_an_endless_line_is_read_in_pieces_and_none_is_kept() -> None:
-    class Endless(io.RawIOBase):
-        """So many pieces without an end; it remembers the longest that was asked for."""
-
-        left, longest = 500, 0
-
-        def readline(self, size: int | None = -1, /) -> bytes:
-            assert size is not None
-            self.longest = max(self.longest, size)
-            self.left -= 1
-            return b"x" * size if self.left > 0 else b""
-
-    endless = Endless()
+@pytest.mark.parametrize("most", [1, 3, 7, CHUNK])
+async def test_lines_do_not_depend_on_how_their_bytes_come(most: int) -> None:
     refused: list[object] = []
 
     async def refuse(request: object) -> None:
         refused.append(request)
 
-    assert [line async for line in StdinLines(endless, BOUND, refuse)] == []  # type: ignore[arg-type] # all it needs
+    data = b' \n\r\n a\n\n  \n0123456789\n01234567890\n {"id":7,"method":"x"}\n\n' + b"  " * 50 + b"b"
+    lines = [line async for line in Lines(pieces_of(data, most), 10, refuse)]
+    assert lines == [b"a\n", b"0123456789\n", b"b"]
+    assert refused == [None, 7]
+
+
+async def test_an_endless_line_is_read_in_pieces_and_none_is_kept() -> None:
+    left = 500
+
+    async def read() -> bytes:
+        nonlocal left
+        left -= 1
+        return b"x" * CHUNK if left > 0 else b""
+
+    refused: list[object] = []
+
+    async def refuse(request: object) -> None:
+        refused.append(request)
+
+    tracemalloc.start()
+    try:
+        assert [line async for line in Lines(read, BOUND, refuse)] == []
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
     assert refused == [None]
-    assert endless.longest == CHUNK
+    assert most < 10 * CHUNK
+
+
+@pytest.mark.requirement("SEC-7")
+@pytest.mark.parametrize("data", [b"\n", b" \r\n", b"{}\n"])
+async def test_a_chunk_of_the_shortest_lines_does_not_hold_up_the_event_loop(data: bytes) -> None:
+    """One that joined sends as fast as it can: what came is there at once, and nothing of a chunk waits."""
+
+    async def refuse(_: object) -> None:
+        raise AssertionError
+
+    reader = asyncio.StreamReader()
+    reader.feed_data(data * (CHUNK // len(data)))
+    reader.feed_eof()
+    with measured_loop() as steps:
+        found = [line async for line in Lines(partial(reader.read, CHUNK), BOUND, refuse)]
+        await anyio.lowlevel.checkpoint()
+        assert steps.longest < LONGEST_STEP, steps.what
+    assert len(found) == (CHUNK // len(data) if data == b"{}\n" else 0)
 
 
 async def test_a_client_that_writes_too_much_hears_so_and_goes_on(client_era: Era, ada: Person) -> None:

@@ -23,7 +23,8 @@ import secrets
 import socket
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, Self
+from functools import partial
+from typing import Any, Final, Protocol
 
 import anyio
 import anyio.abc
@@ -46,8 +47,7 @@ from holdfast.endpoint import (
 )
 from holdfast.front.app import Front
 from holdfast.front.http import root_folder
-from holdfast.front.line_peek import id_in
-from holdfast.front.stdio import CHUNK, FLUSH_SECONDS, UNREAD_BYTES, PipeClient, PipeServer, Refuse
+from holdfast.front.stdio import CHUNK, FLUSH_SECONDS, UNREAD_BYTES, Lines, PipeClient, PipeServer
 from holdfast.wire import BadJson, dumps, loads, unix_peer_uid
 
 __all__ = ["JoinServer", "JoinedClient", "SharedEnvironment"]
@@ -201,7 +201,7 @@ class _Connection:
         self._changed = changed
         self._told: JoinedClient | None = None
         self._longest = front.hub.config.settings.limits.message_bytes
-        self._lines = SocketLines(reader, self._longest, self._refuse_early)
+        self._lines = Lines(partial(reader.read, CHUNK), self._longest, self._refuse_early)
         self._exchange: Exchange | None = None
         self._hello: Mapping[str, Any] = {}
         self._folder = ""
@@ -347,47 +347,6 @@ def _address(front: Front, hello: Mapping[str, Any], folder: str) -> EndpointAdd
     if hello.get("folder") and not folder:
         return f"--folder names `{hello['folder']}`, which is no folder"
     return EndpointAddress(None, tools, profile, folder or None)
-
-
-class SocketLines:
-    """Reads line after line of a socket. A line over the bound is never held whole."""
-
-    def __init__(self, reader: asyncio.StreamReader, longest: int, refuse: Refuse) -> None:
-        self._reader = reader
-        self._longest = longest
-        self.refuse = refuse
-        self._rest = b""
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        """Return the next line within the bound that is not blank."""
-        while True:
-            line = await self._next()
-            if not line:
-                raise StopAsyncIteration
-            if line.strip():
-                return line
-
-    async def _next(self) -> bytes:
-        pieces: list[bytes] = []
-        size, head = 0, b""
-        while True:
-            data = self._rest or await self._reader.read(CHUNK)
-            piece, end, self._rest = data.partition(b"\n")
-            pieces.append(piece)
-            size += len(piece)
-            if size > self._longest:
-                head = head or b"".join(pieces)[:CHUNK]
-                pieces = [b"".join(pieces)[-CHUNK:]]
-            if not data:
-                return b""  # a line without an end is no message
-            if end and not head:
-                return b"".join(pieces) + b"\n"
-            if end:
-                await self.refuse(id_in(head, b"".join(pieces)))
-                pieces, size, head = [], 0, b""
 
 
 class SocketWriter:

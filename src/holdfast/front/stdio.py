@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import io
 import logging
 import os
 import queue
+import re
 import secrets
 import threading
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, BinaryIO, Protocol, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 import anyio
 import anyio.abc
@@ -51,7 +53,7 @@ from holdfast.front.line_peek import id_in
 from holdfast.hub import Hub
 from holdfast.wire import Bytes, RawObject, dumps, one_line
 
-__all__ = ["PipeClient", "PipeServer", "Refuse", "StdinLines", "StdoutWriter", "serve_stdio"]
+__all__ = ["Lines", "PipeClient", "PipeServer", "Refuse", "StdoutWriter", "serve_stdio"]
 
 log = logging.getLogger("holdfast.front")
 
@@ -69,48 +71,67 @@ Refuse: TypeAlias = Callable[[str | int | None], Awaitable[None]]
 
 CHUNK = 64 * 1024
 
-BLANK_BYTES = 1024
-"""A longer line is no blank one that a client writes between messages; it gets an answer."""
+_BLANKS = re.compile(rb"\s*")
 
 
-class StdinLines:
-    """Reads line after line, in a worker thread."""
+class Lines:
+    """Reads line after line from a pipe or a socket. Blanks before a line are left out, and so are blank lines.
 
-    def __init__(self, file: BinaryIO, longest: int, refuse: Refuse) -> None:
-        self._file = file
+    Of a line over the bound only its beginning and its end are held: its id stands in one of them. A client that sends
+    nothing but blanks, or many short lines, costs one look at each byte: what is left of a chunk is never copied.
+    """
+
+    def __init__(self, read: Callable[[], Awaitable[bytes]], longest: int, refuse: Refuse) -> None:
+        """``read`` returns the bytes that came, at most ``CHUNK`` of them; none at the end."""
+        self._read = read
         self._longest = longest
-        self._refuse = refuse
+        self.refuse = refuse
+        self._data = b""
+        self._at = 0
+        """Where the bytes begin that belong to no line yet."""
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:
-        """Return the next line within the bound."""
+        """Return the next line within the bound; the last one may have no end."""
         while True:
-            line = await anyio.to_thread.run_sync(self._next)
-            if not line:
+            line, head = await self._next_line()
+            if head:
+                await self.refuse(id_in(head, line))
+            elif line:
+                return line
+            else:
                 raise StopAsyncIteration
-            if len(line) <= self._longest or line.endswith(b"\n"):
-                return line
-            head, line = line[:CHUNK], line[-CHUNK:]
-            tail = await anyio.to_thread.run_sync(self._skip, line)
-            await self._refuse(id_in(head, tail))
 
-    def _next(self) -> bytes:
-        """The next line that is not blank; blank ones are left out here, where they hold up only this thread."""
+    async def _next_line(self) -> tuple[bytes, bytes]:
+        """The next line, empty at the end; of one over the bound its end alone, and its beginning."""
+        pieces: list[bytes] = []
+        size, head = 0, b""
         while True:
-            line = self._file.readline(self._longest + 1)
-            if len(line) > BLANK_BYTES or not line or line.strip():
-                return line
+            piece = await self._piece(begins=not pieces)
+            pieces.append(piece)
+            size += len(piece.removesuffix(b"\n"))
+            if size > self._longest:
+                held = b"".join(pieces)
+                head = head or held[:CHUNK]
+                pieces = [held[-CHUNK:]]
+            if not piece or piece.endswith(b"\n"):
+                return b"".join(pieces), head
 
-    def _skip(self, tail: bytes) -> bytes:
-        """Read to the end of the line and keep only its last bytes."""
-        while not tail.endswith(b"\n"):
-            more = self._file.readline(CHUNK)
-            if not more:
+    async def _piece(self, *, begins: bool) -> bytes:
+        """What is here of a line, which ``begins`` with it; empty at the end of all."""
+        while True:
+            if begins and (blanks := _BLANKS.match(self._data, self._at)) is not None:
+                self._at = blanks.end()
+            if self._at < len(self._data):
                 break
-            tail = tail[-CHUNK:] + more
-        return tail
+            self._data, self._at = await self._read(), 0
+            if not self._data:
+                return b""
+        start, end = self._at, self._data.find(b"\n", self._at)
+        self._at = end + 1 if end >= 0 else len(self._data)
+        return self._data[start : self._at]
 
 
 class StdoutWriter:
@@ -272,8 +293,6 @@ class PipeServer:
 
     async def take(self, line: bytes, *, sent_before: bool = False) -> None:
         """Take the messages of a line; ``sent_before`` if another hub got them and did not answer."""
-        if not line.strip():
-            return
         for message in await self._messages(line):
             self._tasks.start_soon(partial(self._exchange.handle, message, self._client, sent_before=sent_before))
         # The tasks begin in this turn, in their order: so the handshake is done before the next message is taken.
@@ -339,7 +358,9 @@ async def serve_stdio(
             pipe = PipeServer.of(mcp_server, tasks, writer, longest, roots)
             await tasks.start(broker.run)
             tasks.start_soon(_cancel_when, writer.broken, tasks.cancel_scope)
-            await pipe.serve(StdinLines(stdin, longest, pipe.refuse_long))
+            # A thread reads: stdin may be a file or a terminal, which the event loop cannot wait for.
+            read = partial(anyio.to_thread.run_sync, stdin.read1, CHUNK)
+            await pipe.serve(Lines(read, longest, pipe.refuse_long))
             mcp_server.close()
             tasks.cancel_scope.cancel()
         if not await writer.close():
@@ -352,7 +373,7 @@ async def _cancel_when(event: anyio.Event, scope: anyio.CancelScope) -> None:
 
 
 @contextmanager
-def _own_stdin() -> Iterator[BinaryIO]:
+def _own_stdin() -> Iterator[io.BufferedReader]:
     """Take stdin for the hub alone: a child process that inherits it reads an empty file."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     with os.fdopen(os.dup(0), "rb") as stdin:
