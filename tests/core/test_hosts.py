@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.labels import is_loopback
+from holdfast.core.hosts import is_loopback
 
 
 @pytest.mark.requirement("SEC-2")

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given, strategies as st
 
-from holdfast.core.messages import Failure, FailureStatus, for_caller, for_model, for_user, next_try, span
+from holdfast.core.messages import Failure, FailureStatus, cause_of, for_caller, for_model, for_user, next_try, span
 
 STATUSES: list[FailureStatus] = ["transient", "permanent", "denied"]
 
@@ -227,3 +227,11 @@ def test_a_time_is_said_in_its_largest_unit(seconds: float, words: str) -> None:
 )
 def test_the_next_try_is_now_or_in_some_time_or_not_planned(seconds: float | None, words: str) -> None:
     assert next_try(seconds) == words
+
+
+@pytest.mark.requirement("DX-5")
+def test_a_cause_has_no_duration() -> None:
+    assert cause_of("not ready for 3 min") == cause_of("not ready for 12 min") == "not ready"
+    assert cause_of("no answer within 30 s to `initialize`") == cause_of("no answer within 2.5 s to `initialize`")
+    assert cause_of("it answered 503") == "it answered 503"
+    assert cause_of("its process exited with code 3") == "its process exited with code 3"

@@ -107,7 +107,6 @@ class Server(ApiModel):
     id: str
     transport: str = Field(description="stdio, http or sse; empty if the definition is not valid")
     target: str = Field(default="", description="Its command or URL, masked")
-    subtitle: str = Field(default="", description="What the command runs, or host and path of the URL")
     state: str = Field(
         description="connecting, connected, reconnecting, denied, parked, idle, disabling, disabled or disconnected"
     )

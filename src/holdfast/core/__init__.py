@@ -78,6 +78,7 @@ if TYPE_CHECKING:
         scopes_in as scopes_in,
     )
     from holdfast.core.forbidden import LONGEST_BODY as LONGEST_BODY, Statement as Statement, stated_in as stated_in
+    from holdfast.core.hosts import is_loopback as is_loopback
     from holdfast.core.hub_record import (
         HUB_CAPABILITY as HUB_CAPABILITY,
         HUB_VERSION as HUB_VERSION,
@@ -90,12 +91,6 @@ if TYPE_CHECKING:
         read_records as read_records,
         speaks_hub as speaks_hub,
         told_number as told_number,
-    )
-    from holdfast.core.labels import (
-        cause_of as cause_of,
-        is_loopback as is_loopback,
-        place_of as place_of,
-        script_of as script_of,
     )
     from holdfast.core.lifecycle import effects as effects, events as events
     from holdfast.core.lifecycle.backoff import (
@@ -118,6 +113,7 @@ if TYPE_CHECKING:
         FailureStatus as FailureStatus,
         Invocation as Invocation,
         ServerStatus as ServerStatus,
+        cause_of as cause_of,
         command_line as command_line,
         counted as counted,
         for_caller as for_caller,

@@ -16,6 +16,7 @@ and reads ``holdfast …``.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ __all__ = [
     "FailureStatus",
     "Invocation",
     "ServerStatus",
+    "cause_of",
     "command_line",
     "counted",
     "for_caller",
@@ -204,6 +206,14 @@ def span(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / {'days': 86_400, 'h': 3_600, 'min': 60}[unit]:.0f} {unit}"
     return f"{max(seconds, 1):.0f} s"
+
+
+_DURATION = re.compile(r"\b(?:for|after|within|in)?\s*\b\d+(?:\.\d+)? ?(?:ms|s|min|m|h|d)\b")
+
+
+def cause_of(reason: str) -> str:
+    """A reason without its durations: servers that fail alike at different times have an equal cause (DX-5)."""
+    return " ".join(_DURATION.sub(" ", reason).split())
 
 
 def counted(number: int, noun: str) -> str:

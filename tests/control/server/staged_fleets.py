@@ -16,11 +16,11 @@ SERVICES = (
     "browser", "search", "files", "calendar", "kubernetes", "redis", "s3", "bigquery", "pagerduty", "confluence",
 )  # fmt: skip
 TEAMS = ("", "-eu", "-us", "-staging", "-billing", "-growth", "-data", "-mobile", "-infra", "-legal", "-research")
-SCRIPTS = (
-    ("npx -y @modelcontextprotocol/server-filesystem /srv/files", "@modelcontextprotocol/server-filesystem"),
-    ("uvx mcp-server-fetch --ignore-robots-txt", "mcp-server-fetch"),
-    ("/usr/bin/python3 /srv/mcp/tools/inventory.py --port 0", "inventory.py"),
-    ("docker run -i --rm ghcr.io/acme/ledger-mcp:2.4", "ghcr.io/acme/ledger-mcp:2.4"),
+COMMANDS = (
+    "npx -y @modelcontextprotocol/server-filesystem /srv/files",
+    "uvx mcp-server-fetch --ignore-robots-txt",
+    "/usr/bin/python3 /srv/mcp/tools/inventory.py --port 0",
+    "docker run -i --rm ghcr.io/acme/ledger-mcp:2.4",
 )
 
 
@@ -70,7 +70,6 @@ def _refused(name: str) -> Server:
         state="parked",
         transport="http",
         target=f"{GATEWAY}/{name}/mcp",
-        subtitle=f"gateway.internal/{name}/mcp",
         cause="connection refused at gateway.internal",
         reason="connection refused at gateway.internal:443",
         summary=f"MCP server '{name}' is unavailable: connection refused at gateway.internal:443.",
@@ -89,7 +88,6 @@ def _wants_login(name: str) -> Server:
         state="denied",
         transport="http",
         target=f"https://{name}.example.com/mcp",
-        subtitle=f"{name}.example.com/mcp",
         cause="401 Unauthorized",
         reason="401 Unauthorized",
         summary=f"MCP server '{name}' denied access: 401 Unauthorized.",
@@ -106,7 +104,6 @@ def _broken(name: str) -> Server:
         "permanent",
         state="parked",
         target=f"{name}-mcp --stdio",
-        subtitle=f"{name}-mcp",
         cause="the program was not found",
         reason=f"the program {name}-mcp was not found",
         summary=f"MCP server '{name}' cannot start: the program {name}-mcp was not found.",
@@ -124,7 +121,6 @@ def _coming(name: str) -> Server:
         transport="http",
         since=NOW - 24,
         target=f"https://{name}.example.net/mcp",
-        subtitle=f"{name}.example.net/mcp",
         cause="it answered 503",
         reason="it answered 503",
         summary=f"MCP server '{name}' is unavailable for now: it answered 503. Attempt 3 of 5.",
@@ -143,7 +139,6 @@ def _held(name: str) -> Server:
     return _made(
         name,
         "available",
-        subtitle="@acme/notes-mcp",
         target="npx -y @acme/notes-mcp",
         summary="Connected; 6 tools; 1 change since first seen is held.",
         action="Review the change, and approve it if it is right.",
@@ -158,7 +153,6 @@ def _resting(name: str, *, disabled: bool) -> Server:
         return _made(
             name,
             "disabled",
-            subtitle="mcp-server-fetch",
             target="uvx mcp-server-fetch",
             summary="Disabled: its tools are not listed.",
             action="Enable it to use it again.",
@@ -167,7 +161,6 @@ def _resting(name: str, *, disabled: bool) -> Server:
     return _made(
         name,
         "idle",
-        subtitle="mcp-server-time",
         target="uvx mcp-server-time",
         summary="Idle: it starts at its first use.",
         tools=2,
@@ -176,13 +169,11 @@ def _resting(name: str, *, disabled: bool) -> Server:
 
 def _up(index: int, name: str) -> Server:
     tools = 1 + (index * 7) % 23
-    command, script = SCRIPTS[index % len(SCRIPTS)]
-    place: dict[str, Any] = {"target": command, "subtitle": script}
+    place: dict[str, Any] = {"target": COMMANDS[index % len(COMMANDS)]}
     if index % 3:
         place = {
             "transport": "http",
             "target": f"https://{name}.example.com/mcp",
-            "subtitle": f"{name}.example.com/mcp",
         }
     return _made(
         name,

@@ -80,7 +80,7 @@ async def test_equal_causes_are_one_entry_that_opens_and_is_tried_as_one(tmp_pat
             name = await window.run(f"document.querySelector('{cause} .server').dataset.id")
             row = f"document.querySelector('.server[data-id={name}]')"
             await window.run(f"{row}.querySelector('.opener').focus()")
-            peer.change(server(name, "available", subtitle="back", tools=3))
+            peer.change(server(name, "available", target="back", tools=3))
             await window.until(f"{row}.dataset.group === 'up'")
             assert await window.run("document.activeElement.closest('.server').dataset.id") == name
             assert await window.run(text_of(f"{cause} .opener")) == title.replace("18", "17")
@@ -106,13 +106,13 @@ async def test_a_filter_and_the_open_server_stay_in_the_address(tmp_path: Path) 
             assert await window.run("document.querySelectorAll('.group:not([hidden])').length") == 1
 
 
-async def test_a_row_names_the_script_and_gives_numbers_with_units(tmp_path: Path) -> None:
+async def test_a_row_names_the_command_and_gives_numbers_with_units(tmp_path: Path) -> None:
     async with shown(tmp_path) as window:
         with hub_peer(*staged(100)) as peer:
             await visit(window, peer, "?find=confluence-billing")
             row = ".server[data-id=confluence-billing]"
             await window.until(f"{text_of(f'{row} .numbers')} === '44 ms · 160 calls'")
-            assert await window.run(text_of(f"{row} .target")) == "ghcr.io/acme/ledger-mcp:2.4"
+            assert await window.run(text_of(f"{row} .target")) == "docker run -i --rm ghcr.io/acme/ledger-mcp:2.4"
             assert await window.run(text_of(f"{row} .tools-count")) == "4 tools"
             await window.click(f"{row} .opener")
             await window.until(f"document.querySelector('{row} .facts').innerText.includes('docker run -i --rm')")

@@ -67,9 +67,7 @@ from holdfast.core import (
     Transition,
     cause_of,
     mask_url,
-    place_of,
     plain,
-    script_of,
     text_for,
 )
 from holdfast.errors import UnknownServer
@@ -400,15 +398,13 @@ class Views:
         is_down = health.status in ("transient", "permanent", "denied")
         source = self._hub.registry.catalog.servers.get(name, CatalogSource())
         listed = Counter(entry.key.kind for entry in (() if source.withdrawn else source.entries))
-        target, subtitle = _places(slot)
         held = self._hub.approvals.held(name)
         text = self._text(slot, health, tools=listed[Kind.TOOL], held=len(held))
         found = finding(self._hub.registry.catalog, name) or self._about.findings().get(name, "")
         return Server(
             id=name,
             transport="" if spec.problems else "stdio" if spec.command else spec.transport,
-            target=target,
-            subtitle=subtitle,
+            target=_target(slot),
             state=health.shown_state,
             status=health.status,
             summary=f"{text.summary} {found[0].upper()}{found[1:]}." if found else text.summary,
@@ -545,20 +541,13 @@ def _replica(name: str, about: Mapping[str, object], *, here: bool) -> Replica:
     )
 
 
-def _places(slot: Slot) -> tuple[str, str]:
-    """The command or URL of a server, and in short what the command runs, or host and path; masked."""
-    spec, mask = slot.spec, slot.redactor.mask
+def _target(slot: Slot) -> str:
+    """The command or URL of a server, masked, and cut to a bound."""
+    spec = slot.spec
     if spec.problems:
-        return "", ""
-    if spec.command:
-        words = [spec.command, *spec.args]
-        return _short(mask(shlex.join(words))), _short(mask(script_of(words)))
-    url = mask_url(spec.url)
-    return _short(mask(url)), _short(mask(place_of(url)))
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST_TARGET else f"{text[: LONGEST_TARGET - 1]}…"
+        return ""
+    target = slot.redactor.mask(shlex.join([spec.command, *spec.args]) if spec.command else mask_url(spec.url))
+    return target if len(target) <= LONGEST_TARGET else f"{target[: LONGEST_TARGET - 1]}…"
 
 
 def _current_error(health: Health, since: float) -> LastError | None:

@@ -56,7 +56,7 @@ export class Row {
       group: el("span", { class: "hidden" }),
       state: field("state", "", "", "span", { class: "state" }),
       since: field("since", "", "", "span", { class: "since" }),
-      target: field("subtitle", "", "", "p", { class: "target" }),
+      target: field("target", "", "", "p", { class: "target" }),
       tools: field("tools", 0, "", "p", { class: "tools-count" }),
       summary: field("summary", "", "", "p", { class: "summary" }),
       action: field("action", "", "", "p", { class: "action" }),
@@ -139,13 +139,13 @@ export class Row {
     setField(state, server.state, stateWord(server.state));
     const parkedForNow = server.state === "parked" && server.status === "transient";
     setAttribute(state, "data-kind", parkedForNow ? "coming" : kindOf(server.state));
-    setField(target, server.subtitle);
+    setField(target, server.target);
     setAttribute(target, "title", server.target);
     setField(tools, server.tools, count(server.tools, "tool"));
     setWords(summary, server.summary);
     setWords(action, server.action);
     show(action, server.action !== "");
-    show(target, server.subtitle !== "");
+    show(target, server.target !== "");
     show(flapping, server.losses >= FLAPPING.losses);
     setField(flapping.querySelector("[data-field]"), server.losses);
     this.#showCommand(server.command);
