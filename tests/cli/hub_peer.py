@@ -59,6 +59,7 @@ class HubPeer:
         """Whether it answers no more: its listener may still take connections for a moment."""
         self._streams: list[Queue[tuple[str, Any] | None]] = []
         self._opened = threading.Semaphore(0)
+        self._looked = threading.Semaphore(0)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -68,6 +69,10 @@ class HubPeer:
     def watched(self) -> None:
         """Wait until a client follows a stream."""
         assert self._opened.acquire(timeout=60)
+
+    def looked_at(self) -> None:
+        """Wait until a client asked for the servers."""
+        assert self._looked.acquire(timeout=60)
 
     def tell(self, event: str, data: Mapping[str, Any] | ApiModel) -> None:
         """Have it happen."""
@@ -94,6 +99,7 @@ class HubPeer:
             return 200, self.hub.model_dump(mode="json")
         if kind == "servers" and not rest:
             fleet = [one.model_dump(mode="json") for one in self.servers.values()]
+            self._looked.release()
             return 200, {"now": NOW, "servers": fleet}
         if kind == "me":
             roles = ["approve", "operate", "read"]

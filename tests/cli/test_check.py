@@ -36,7 +36,7 @@ def tools(**of: list[str]) -> dict[str, Any]:
 @pytest.fixture
 def hub() -> Iterator[HubPeer]:
     with hub_peer(
-        server("github"),
+        server("github", held=("secret",)),
         server("files", tools=2),
         server(
             "linear", "denied", reason="it rejected the token (401)", action="Log in.", command="holdfast login linear"
@@ -90,7 +90,7 @@ def test_each_requirement_has_a_verdict_and_the_worst_gives_the_exit_code(
     told = json.loads(as_data.out)
     assert (told["ok"], told["code"], told["hub"]) == (code == 0, code, hub.url)
     assert told["requirements"][0]["verdict"] == verdict
-    assert {asked for asked, _ in hub.asked} <= {"GET /api/servers", "GET /api/catalog", "GET /api/events"}
+    assert {asked for asked, _ in hub.asked} <= {"GET /api/servers", "GET /api/catalog"}
 
 
 @pytest.mark.requirement("MSG-9")
@@ -104,7 +104,7 @@ def test_the_next_try_of_a_failed_server_has_a_line_of_its_own(hub: HubPeer, ins
 
 def test_a_server_that_is_starting_is_waited_for(hub: HubPeer, inside: Inside) -> None:
     def come_up() -> None:
-        hub.watched()
+        hub.looked_at()
         hub.change(server("slow"))
 
     helper = threading.Thread(target=come_up)

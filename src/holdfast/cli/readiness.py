@@ -4,14 +4,14 @@ It asks the running hub that serves the configuration. Where there is none, it o
 the check, so both have the same states, retries and words. It never changes anything.
 
 A requirement has a verdict. Waiting helps against one of them alone (``not_ready``), so every other bad verdict ends
-the check at once. The exit code is that of the worst verdict: what is missing is a mistake of the job itself and comes
-first, then a decision of somebody (denied, held), then a server that is down.
+the check at once; servers at their first connection get a moment more. The exit code is that of the worst verdict: what
+is missing is a mistake of the job itself and comes first, then a decision of somebody (denied, held), then a server
+that is down.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
@@ -26,12 +26,11 @@ from holdfast.cli.output import counted, first_names, print_json, print_line, pr
 from holdfast.cli.running_hub import serving_hub, what_to_do
 from holdfast.cli.trust import load_servers
 from holdfast.core import command_line, near, next_try, plain
-from holdfast.errors import HoldfastError, NoHub, UsageError
+from holdfast.errors import NoHub, UsageError
 
 if TYPE_CHECKING:
     from holdfast.config import Config
     from holdfast.control import CatalogItem, ControlClient, RunningHub, Server, Views
-    from holdfast.hub import Hub
 
 __all__ = ["Row", "check", "check_servers", "print_row"]
 
@@ -56,15 +55,13 @@ _WORDS: Mapping[Verdict, tuple[str, str]] = {
     "not_ready": ("not ready", "yellow"),
 }
 
-RETRY_SECONDS = 0.5
-"""How long after a lost connection to the hub the check looks for it again: it may be restarting."""
+LOOK_SECONDS = 0.25
+"""How often the check looks. To follow the events of the hub instead would be a second way to learn the same, which a
+restart of the hub would cut."""
 
 OTHERS_SECONDS = 2.0
 """After a verdict that waiting cannot change: how long servers at their first connection may take to have one too.
 Else the exit code would depend on which of two servers failed first."""
-
-_CHANGES = frozenset({"hello", "server", "gone", "published", "tool_approved", "tool_changed", "missed"})
-"""The events of a hub after which a verdict may be another."""
 
 
 def check(
@@ -161,7 +158,7 @@ def _row(
         reason=reason,
         hint=hint,
         retry_in=server.retry_in if server is not None and verdict not in ("ready", "missing", "held") else None,
-        tools=len(tools),
+        tools=server.tools if server is not None else 0,
     )
 
 
@@ -191,42 +188,9 @@ def _verdict(
 
 # Where the states come from
 
-
-@dataclass(frozen=True, kw_only=True)
-class _States:
-    """The states of servers: of a running hub, or of a hub that this command opened."""
-
-    source: ControlClient | Views
-    changes: Callable[[], AsyncGenerator[None, None]]
-    """Yields after each change. Raises ``NoHub`` if the hub is gone."""
-
-    async def look(self) -> tuple[Sequence[Server], Sequence[CatalogItem]]:
-        """The servers and their tools now."""
-        return (await self.source.servers()).servers, (await self.source.catalog()).tools
-
-
 OnRows: TypeAlias = Callable[[Sequence[Row]], None]
-
-
-@asynccontextmanager
-async def _states(hub: RunningHub | None, config: Config | None) -> AsyncIterator[_States]:
-    async def told_changes(control: ControlClient) -> AsyncGenerator[None, None]:
-        async with aclosing(control.events()) as events:
-            async for event in events:
-                if event.name in _CHANGES:
-                    yield
-
-    async def own_changes(own: Hub) -> AsyncGenerator[None, None]:
-        async for _ in own.events():
-            yield
-
-    if hub is not None:
-        async with holdfast.control.ControlClient(hub) as control:
-            yield _States(source=control, changes=lambda: told_changes(control))
-    else:
-        async with holdfast.hub.Hub.from_config(config) as own:
-            views = holdfast.control.Views(own, holdfast.control.History(), holdfast.control.HubInfo(endpoint=""))
-            yield _States(source=views, changes=lambda: own_changes(own))
+_Seen: TypeAlias = tuple[list[Row], bool]
+"""The verdicts, and whether one of the servers is still at its first connection."""
 
 
 async def check_servers(
@@ -246,17 +210,51 @@ async def check_servers(
     A running hub may be replaced meanwhile. So it is looked for again until the time is over.
     """
     deadline = anyio.current_time() + seconds
-    while True:
+    if hub is None:
+        async with holdfast.hub.Hub.from_config(config) as own:
+            views = holdfast.control.Views(own, holdfast.control.History(), holdfast.control.HubInfo(endpoint=""))
+            return await _settled(lambda: _seen(views, wanted), deadline, on_rows, at_once=at_once), ""
+
+    running = hub
+
+    async def at_hub() -> _Seen:
+        nonlocal running
         try:
-            async with _states(hub, config) as states:
-                rows = await _Watch(states, wanted, on_rows, at_once=at_once).until(deadline)
+            async with holdfast.control.ControlClient(running) as control:
+                return await _seen(control, wanted)
         except NoHub as gone:
-            if hub is not None and anyio.current_time() + RETRY_SECONDS < deadline:
-                await anyio.sleep(RETRY_SECONDS)
-                hub = _successor(hub)
-                continue
-            rows = [_unknown(name, gone) for name in wanted or ["all servers"]]
-        return rows, hub.url if hub is not None else ""
+            running = _successor(running)
+            return [_unknown(name, gone) for name in wanted or ["all servers"]], True
+
+    rows = await _settled(at_hub, deadline, on_rows, at_once=at_once)
+    return rows, running.url
+
+
+async def _seen(source: ControlClient | Views, wanted: Sequence[str]) -> _Seen:
+    servers = (await source.servers()).servers
+    # The catalog may have ten thousand tools, so it is read only where a verdict depends on one of them.
+    needs_tools = not {one.id for one in servers}.issuperset(wanted) or any(one.held for one in servers)
+    rows = judge(wanted, servers, (await source.catalog()).tools if needs_tools else ())
+    states = {one.id: one.state for one in servers}
+    return rows, any(row.verdict == "not_ready" and states.get(row.server) == "connecting" for row in rows)
+
+
+async def _settled(
+    look: Callable[[], Awaitable[_Seen]], deadline: float, on_rows: OnRows, *, at_once: bool
+) -> list[Row]:
+    """The verdicts when they are settled, or at the deadline."""
+    hopeless = False
+    while True:
+        rows, others_connect = await look()
+        on_rows(rows)
+        if at_once and not hopeless and any(row.verdict not in ("ready", "not_ready") for row in rows):
+            hopeless = True
+            deadline = min(deadline, anyio.current_time() + OTHERS_SECONDS)
+        is_settled = not others_connect if hopeless else all(row.verdict != "not_ready" for row in rows)
+        left = deadline - anyio.current_time()
+        if is_settled or left <= 0:
+            return rows
+        await anyio.sleep(min(left, LOOK_SECONDS))
 
 
 def _successor(hub: RunningHub) -> RunningHub:
@@ -269,72 +267,6 @@ def _unknown(require: str, gone: NoHub) -> Row:
     return Row(
         require=require, server=server, tool=tool or None, verdict="not_ready", reason=gone.message, hint=gone.hint
     )
-
-
-class _Watch:
-    """Judges again after each change, and once for many changes that come together."""
-
-    def __init__(self, states: _States, wanted: Sequence[str], on_rows: OnRows, *, at_once: bool) -> None:
-        self._at_once = at_once
-        self._states = states
-        self._wanted = wanted
-        self._on_rows = on_rows
-        self._changed = anyio.Event()
-        self._gone: HoldfastError | None = None
-
-    async def until(self, deadline: float) -> list[Row]:
-        """The rows when they are settled, or at the deadline."""
-        rows: list[Row] = []
-        refused: HoldfastError | None = None
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._follow)
-            try:
-                rows = await self._settled(deadline)
-            except HoldfastError as exc:  # a task group would wrap it; it is raised below
-                refused = exc
-            tasks.cancel_scope.cancel()
-        if refused is not None:
-            raise refused
-        return rows
-
-    async def _settled(self, deadline: float) -> list[Row]:
-        rows, others_connect = await self._rows()
-        hopeless = False
-        while any(row.verdict != "ready" for row in rows):
-            if self._at_once and not hopeless and any(row.verdict not in ("ready", "not_ready") for row in rows):
-                hopeless = True
-                deadline = min(deadline, anyio.current_time() + OTHERS_SECONDS)
-            if hopeless and not others_connect:
-                break
-            if not self._at_once and all(row.verdict != "not_ready" for row in rows):
-                break
-            with anyio.move_on_at(deadline) as waited:
-                await self._changed.wait()
-            rows, others_connect = await self._rows()
-            if waited.cancelled_caught:
-                break
-        return rows
-
-    async def _rows(self) -> tuple[list[Row], bool]:
-        """The verdicts, and whether one of the servers is still at its first connection."""
-        self._changed = anyio.Event()
-        if self._gone is not None:
-            raise self._gone
-        servers, tools = await self._states.look()
-        rows = judge(self._wanted, servers, tools)
-        self._on_rows(rows)
-        states = {server.id: server.state for server in servers}
-        return rows, any(row.verdict == "not_ready" and states.get(row.server) == "connecting" for row in rows)
-
-    async def _follow(self) -> None:
-        try:
-            async with aclosing(self._states.changes()) as changes:
-                async for _ in changes:
-                    self._changed.set()
-            raise NoHub("the hub ended during the check", hint=f"start it with `{command_line('serve')}`")
-        except HoldfastError as exc:
-            self._gone = exc
-            self._changed.set()
 
 
 # Words
