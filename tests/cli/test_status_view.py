@@ -19,7 +19,6 @@ from holdfast.cli.status_view import (
     worst_last,
 )
 from holdfast.cli.status_watch import WatchedFleet, WatchState, event_text, frame
-from holdfast.cli.terminal import decode
 from holdfast.control.models import Activity, BreakerView, FleetView, HubView, Replica, Server, Servers, Status
 from tests.cli.fleets import fleet
 from tests.cli.hub_peer import NOW, server
@@ -139,31 +138,6 @@ def test_a_watched_fleet_of_some_servers_leaves_the_others_out() -> None:
 )
 def test_each_event_is_told_in_a_line(event: str, data: dict[str, object], text: str) -> None:
     assert event_text(event, data) == text
-
-
-# Keys
-
-
-@pytest.mark.parametrize(
-    ("typed", "keys", "rest"),
-    [
-        (b"q", ["q"], b""),
-        (b"\x1b[A\x1bOBj", ["up", "down", "j"], b""),
-        (b"\x1b[5~\x1b[6~\r\x03", ["page_up", "page_down", "enter", "ctrl-c"], b""),
-        (b"\x1bq", ["escape", "q"], b""),
-        (b"\x1b[200~x", ["x"], b""),
-        (b"j\x1b", ["j"], b"\x1b"),
-        (b"\x1b[", [], b"\x1b["),
-    ],
-)
-def test_what_is_typed_becomes_keys(typed: bytes, keys: list[str], rest: bytes) -> None:
-    assert decode(typed) == (keys, rest)
-
-
-@given(st.binary(max_size=40))
-def test_no_byte_of_any_input_stays_except_the_start_of_a_sequence(typed: bytes) -> None:
-    _, rest = decode(typed)
-    assert rest == b"" or rest.startswith(b"\x1b")
 
 
 @pytest.mark.requirement("FLEET-2", "FLEET-3")

@@ -67,9 +67,9 @@ def status(
 ) -> None:
     """Show the state of every server of a running hub, the worst last, and what to do about it.
 
-    With --watch on a terminal, the worst is on top; the arrow keys scroll, / types a
-    filter, q quits. Without a terminal it prints one line for each change, or with
-    --json one object for each event.
+    With --watch on a terminal, the worst is on top; the space bar shows the next page,
+    q quits. Without a terminal it prints one line for each change, or with --json one
+    object for each event.
 
     Exit code 0: every server shown is available, idle or disabled. 1: at least
     one is not, or no hub is running. 2: wrong usage.

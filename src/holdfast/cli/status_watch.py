@@ -7,7 +7,10 @@ time, by the same functions as the output of ``status``, so the two cannot tell 
 event and key, and once a second for the countdowns.
 
 The watch only looks. What a person can do about a server is on the screen as a command to paste; the status page has
-buttons.
+buttons. So two keys are enough, the space bar and q, and each is one byte (ADR 0014). What begins with an escape is an
+arrow key or a function key, comes in one piece, and does nothing. Ctrl-C and Ctrl-Z stay signals, as in any program.
+Ctrl-Z would stop the process in the middle of a picture, so its signal is taken here: the terminal is given back first,
+and entered again when the shell lets the process go on.
 
 What must never happen: a change is missed between the first read and the stream (so everything is read again after the
 first event of the stream, and after ``missed``); a command is cut; the terminal stays in full-screen mode, also
@@ -22,12 +25,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
+import termios
 import time
+import tty
 from collections import deque
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -37,12 +43,11 @@ from rich.text import Text
 from holdfast.cli.output import Page, counted, data_console, page_of, print_error, print_json_line
 from holdfast.cli.running_hub import ask, chosen
 from holdfast.cli.status_view import aged, clock, heading, matches, one_line, overview, tally, worst_first, worst_last
-from holdfast.cli.terminal import Screen
 from holdfast.control import ControlClient, HubView, RunningHub, Server, Servers
 from holdfast.core import command_line
 from holdfast.errors import HoldfastError, NoHub
 
-__all__ = ["KeyAction", "WatchState", "WatchedFleet", "event_text", "frame", "watch_hub"]
+__all__ = ["WatchState", "WatchedFleet", "event_text", "frame", "watch_hub"]
 
 KEPT_LINES = 200
 """Lines. No terminal is higher."""
@@ -121,64 +126,24 @@ def event_text(event: str, data: Mapping[str, Any]) -> str:
     return f"{one_line(str(data.get('server', '')))}: {text}" if text else ""
 
 
-KeyAction: TypeAlias = Literal["quit", "suspend", "redraw"]
-"""What the caller has to do."""
+KEYS = "space next page  q quit"
 
-KEYS = "up/down scroll  / filter  q quit"
-
-_ALWAYS: Mapping[str, KeyAction] = {"ctrl-c": "quit", "ctrl-z": "suspend", "ctrl-l": "redraw"}
-"""The keys that act also while a filter is typed."""
-
-_ENDING = ("q", "Q", "ctrl-d")
+_QUIT = frozenset(b"qQ\x04")
+"""The bytes that end the watch; the last one is Ctrl-D."""
 
 
 @dataclass
 class WatchState:
-    """The scroll position and the filter."""
+    """Where the picture is."""
 
     top: int = 0
     """The first visible line below the heading."""
-    message: str = ""
-    """Shown instead of the keys."""
     page: int = 10
     """The lines of a page; set when the screen is drawn."""
+    prompt: str = KEYS
+    """The last line."""
     words: str = ""
     """Only servers with these words are shown."""
-    is_typing: bool = False
-    """Whether keys go into the filter."""
-
-    def press(self, key: str) -> KeyAction | None:
-        """Handle a key."""
-        if key in _ALWAYS:
-            return _ALWAYS[key]
-        if self.is_typing:
-            self._type(key)
-        elif key in _ENDING:
-            return "quit"
-        elif key == "/":
-            self.is_typing = True
-        elif key == "escape":
-            self.words = ""
-        else:
-            # A picture ends at its last line: ``frame`` puts a position beyond it right.
-            moves = {"up": -1, "down": 1, "page_up": -self.page, "page_down": self.page, "home": -self.top}
-            self.top = KEPT_LINES**2 if key == "end" else max(0, self.top + moves.get(key, 0))
-        return None
-
-    @property
-    def prompt(self) -> str:
-        """The last line of the screen: the filter while it is typed, a message, or the keys."""
-        return f"filter: {self.words}_  enter keep  esc clear" if self.is_typing else self.message or KEYS
-
-    def _type(self, key: str) -> None:
-        if key == "escape":
-            self.words, self.is_typing = "", False
-        elif key == "enter":
-            self.is_typing = False
-        elif key == "backspace":
-            self.words = self.words[:-1]
-        elif len(key) == 1 and key.isprintable():
-            self.words, self.top = self.words + key, 0
 
 
 def frame(watched: WatchedFleet, state: WatchState, page: Page, height: int, now: float) -> list[Text]:
@@ -193,7 +158,7 @@ def frame(watched: WatchedFleet, state: WatchState, page: Page, height: int, now
     latest = [page.fit(Text(line, style="dim")) for line in list(watched.events)[-max(1, room // 4) :]]
     body = overview(shown, at, page, in_full=bool(watched.only))
     state.page = max(1, room - len(latest))
-    state.top = max(0, min(state.top, len(body) - state.page))
+    state.top = state.top if state.top < len(body) else 0  # after the last page comes the first
     body = body[state.top : state.top + state.page]
     body += [Text()] * (state.page - len(body))
     return [*top, *body, *latest, page.fit(Text(state.prompt, style="reverse"))][-height:]
@@ -217,7 +182,7 @@ def watch_hub(found: RunningHub, names: Sequence[str], words: str = "", *, as_js
         if as_json:
             await _as_json(control, watched)
         elif console.is_terminal and not console.is_dumb_terminal and os.isatty(0) and os.isatty(1):
-            state = WatchState(words=words, message="asking the hub for its events ...")
+            state = WatchState(words=words, prompt="asking the hub for its events ...")
             return await _WatchScreen(control, watched, state, console).run()
         else:
             await _as_lines(control, watched, console)
@@ -283,29 +248,53 @@ class _WatchScreen:
         self._fleet = watched
         self._state = state
         self._console = console
-        self._screen = Screen(console)
+        self._before = termios.tcgetattr(sys.stdin)
         self._changed = anyio.Event()
         self._ended: HoldfastError | None = None
         self._code = 0
 
     async def run(self) -> int:
         """Run until the end, and restore the terminal."""
-        with self._screen:
+        try:
+            self._enter()
             async with anyio.create_task_group() as tasks:
                 for part in (self._follow, self._take_keys, self._take_signals):
                     tasks.start_soon(part, tasks.cancel_scope)
                 await self._draw_on_changes()
+        finally:
+            self._leave()
         if self._ended is not None:
             print_error(self._ended.message, self._ended.hint)
             return 1
         return self._code
 
+    def _enter(self) -> None:
+        """Use the whole terminal, also after another program used it."""
+        tty.setcbreak(sys.stdin)
+        self._console.set_alt_screen(True)
+        self._console.show_cursor(False)
+
+    def _leave(self) -> None:
+        with suppress(OSError, termios.error):  # a closed terminal needs no restore
+            self._console.show_cursor(True)
+            self._console.set_alt_screen(False)
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._before)
+
+    def _draw(self) -> None:
+        """Draw over the last picture, without flicker."""
+        columns, height = os.get_terminal_size(sys.stdout.fileno())  # not Rich's, which obeys a COLUMNS that grew old
+        page = Page(width=columns or 80, ascii_only=self._console.options.ascii_only, full_screen=True)
+        with self._console.capture() as capture:
+            for line in frame(self._fleet, self._state, page, height or 24, time.monotonic()):
+                self._console.print(line, soft_wrap=True)
+        # Each line is cleared before it is drawn: a clear after a full-width line would erase its last character.
+        sys.stdout.write("\x1b[H" + "\r\n".join(f"\x1b[K{line}" for line in capture.get().splitlines()))
+        sys.stdout.flush()
+
     async def _draw_on_changes(self) -> None:
         while True:
             self._changed = anyio.Event()
-            columns, lines = self._screen.size
-            page = Page(width=columns, ascii_only=self._console.options.ascii_only, full_screen=True)
-            self._screen.draw(frame(self._fleet, self._state, page, lines, time.monotonic()))
+            self._draw()
             await anyio.sleep(DRAW_SECONDS)
             with anyio.move_on_after(TICK_SECONDS):
                 await self._changed.wait()
@@ -314,7 +303,7 @@ class _WatchScreen:
         try:
             async for name, data in _events(self._control):
                 await _apply(self._control, self._fleet, name, data)
-                self._state.message = ""
+                self._state.prompt = KEYS
                 self._changed.set()
             self._ended = _ended(self._control)
         except HoldfastError as exc:
@@ -322,24 +311,27 @@ class _WatchScreen:
         whole.cancel()
 
     async def _take_keys(self, whole: anyio.CancelScope) -> None:
-        async for key in self._screen.keys():
-            action = self._state.press(key)
-            if action == "quit":
+        while True:
+            await anyio.wait_readable(sys.stdin)
+            keys = b""
+            with suppress(OSError):  # Linux reports a closed terminal this way
+                keys = os.read(sys.stdin.fileno(), 1024)
+            if not keys or (not keys.startswith(b"\x1b") and not _QUIT.isdisjoint(keys)):
                 break
-            if action == "suspend":
-                self._screen.suspend()
-            elif action == "redraw":
-                self._screen.enter_full_screen()
+            self._state.top += self._state.page * keys.count(b" ")
             self._changed.set()
         whole.cancel()
 
     async def _take_signals(self, whole: anyio.CancelScope) -> None:
         ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        with anyio.open_signal_receiver(*ending, signal.SIGWINCH, signal.SIGCONT) as signals:
+        with anyio.open_signal_receiver(*ending, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT) as signals:
             async for number in signals:
                 if number in ending:
                     self._code = 128 + number
                     whole.cancel()
+                if number == signal.SIGTSTP:
+                    self._leave()
+                    signal.raise_signal(signal.SIGSTOP)
                 if number == signal.SIGCONT:  # the shell used the terminal in the meantime
-                    self._screen.enter_full_screen()
+                    self._enter()
                 self._changed.set()
