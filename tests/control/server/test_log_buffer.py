@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from holdfast.control.server.log_buffer import LogBuffer
+from holdfast.control.server.log_buffer import MOST_LINES, LogBuffer
 from holdfast.core.redact import Redactor
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-5")]
@@ -49,3 +49,15 @@ async def test_a_follower_that_asks_for_no_last_lines_gets_none() -> None:
         assert [line.text for line in await anext(follow)] == ["new"]
         lines.close()
         assert [some async for some in follow] == [[]]
+
+
+async def test_a_follower_that_is_slow_loses_the_oldest_lines_and_sees_none_twice() -> None:
+    lines = LogBuffer(wall=lambda: 1.0)
+    follow = lines.follow("x", silence=60)
+    with anyio.fail_after(10):
+        assert await anext(follow) == []
+        for number in range(MOST_LINES + 5):
+            lines.add_stderr("x", b"%d" % number, Redactor())
+        lines.close()
+        seen = [int(line.text) async for some in follow for line in some]
+    assert seen == list(range(5, MOST_LINES + 5))

@@ -7,7 +7,8 @@ Theory of operation. There are two ways out, and each masks at its end.
   written after ``WINDOW_SECONDS``. Numbers in a line may differ, texts may not (``_same``).
 * The buffer (``LogBuffer``) keeps the stderr of each server and the hub's own lines about it, as they came.
   They are masked when they are read: a secret that became known later is masked too, and a line that is not read costs
-  no masking. A follower has its own bounded queue, so a slow reader loses its oldest lines and delays no server.
+  no masking. The buffer is bounded and holds what a follower has not read yet, so a slow reader loses its oldest lines
+  and delays no server.
 
 What must never happen: a secret is shown, also half of one in a line that was cut; a line of a server looks like a line
 of the hub; memory grows with what a server writes; many long lines hold up the event loop (``IN_A_ROW``).
@@ -17,12 +18,10 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import time
 import traceback
 from collections import defaultdict, deque
-from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
@@ -58,7 +57,6 @@ __all__ = [
     "LogBuffer",
     "LogHandler",
     "RepeatedLine",
-    "RepeatedLines",
     "log_text",
 ]
 
@@ -84,34 +82,6 @@ class RepeatedLine:
     times: int = 0
 
 
-class RepeatedLines:
-    """The lines that are counted now."""
-
-    def __init__(self) -> None:
-        self._counted: dict[Hashable, RepeatedLine] = {}
-
-    def is_new(self, line: logging.LogRecord, now: float) -> bool:
-        """Whether to write a line; if not, it is counted. Take what is ``due`` first."""
-        key = _same(line)
-        if (counted := self._counted.get(key)) is not None:
-            counted.times += 1
-            return False
-        self._counted[key] = RepeatedLine(line, now)
-        return True
-
-    def due(self, now: float) -> Iterator[RepeatedLine]:
-        """Yield the counts to write now; a line without repetition has none. All are due at the end of time."""
-        for key, repeated in [*self._counted.items()]:  # oldest first
-            if now - repeated.since < WINDOW_SECONDS and len(self._counted) <= MOST_COUNTED:
-                return
-            del self._counted[key]
-            if repeated.times:
-                yield repeated
-
-    def __len__(self) -> int:
-        return len(self._counted)
-
-
 ANSWERS = frozenset({"holdfast.reload"})
 """Loggers that answer an action of a user: an equal mistake made twice is reported twice."""
 
@@ -126,7 +96,8 @@ class LogHandler(logging.StreamHandler[TextIO]):
         self.setFormatter(lines)
         self._lines = lines
         self._now = now
-        self._repeated = RepeatedLines()
+        self._counted: dict[Hashable, RepeatedLine] = {}
+        """The lines whose repetitions are counted now, the oldest first."""
 
     def know(self, secrets: Iterable[str]) -> None:
         """Mask these secrets from now on, and what has the shape of a secret."""
@@ -136,37 +107,40 @@ class LogHandler(logging.StreamHandler[TextIO]):
         """Write a line, or count it. The caller holds the handler's lock."""
         # What is due is written before the line itself: a count belongs to the lines above it.
         now = self._now()
-        self._write_counts(now, due_at=now)
-        once = record.levelno < logging.WARNING or record.name in ANSWERS
-        if once or self._repeated.is_new(record, now):
-            super().emit(record)
+        self._write_counts(now)
+        if record.levelno >= logging.WARNING and record.name not in ANSWERS:
+            key = _same(record)
+            if (counted := self._counted.get(key)) is not None:
+                counted.times += 1
+                return
+            self._counted[key] = RepeatedLine(record, now)
+        super().emit(record)
 
-    def tick(self) -> None:
-        """Write the due counts, also when nothing else is logged."""
-        with self._held():
-            self._write_counts(self._now(), due_at=self._now())
-
-    def close(self) -> None:
-        """Write the remaining counts."""
-        with self._held():
-            self._write_counts(self._now(), due_at=math.inf)
-        super().close()
-
-    @contextmanager
-    def _held(self) -> Iterator[None]:
+    def tick(self, *, every: bool = False) -> None:
+        """Write the due counts, also when nothing else is logged; at the end ``every`` one."""
         self.acquire()
         try:
-            yield
+            self._write_counts(self._now(), every=every)
         finally:
             self.release()
 
-    def _write_counts(self, now: float, *, due_at: float) -> None:
-        for one in self._repeated.due(due_at):
-            # A copy: the record of the first line may still be in the hands of another handler.
-            again = logging.makeLogRecord(one.line.__dict__)
-            again.created = time.time()
-            again.repeated = (one.times, min(now - one.since, WINDOW_SECONDS))
-            super().emit(again)
+    def close(self) -> None:
+        """Write the remaining counts."""
+        self.tick(every=True)
+        super().close()
+
+    def _write_counts(self, now: float, *, every: bool = False) -> None:
+        """Write the counts that are due; a line without repetition has none."""
+        for key, one in [*self._counted.items()]:
+            if not every and now - one.since < WINDOW_SECONDS and len(self._counted) <= MOST_COUNTED:
+                return
+            del self._counted[key]
+            if one.times:
+                # A copy: the record of the first line may still be in the hands of another handler.
+                again = logging.makeLogRecord(one.line.__dict__)
+                again.created = time.time()
+                again.repeated = (one.times, min(now - one.since, WINDOW_SECONDS))
+                super().emit(again)
 
 
 class _MaskingFormatter(logging.Formatter):
@@ -267,9 +241,6 @@ MOST_LINES = 1_000
 MOST_BYTES = 128 * 1024
 """Limits for each server; over either, the oldest lines are dropped."""
 
-BACKLOG = 1_000
-"""Lines that wait for a slow reader; then the oldest are dropped."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Line:
@@ -290,45 +261,41 @@ class _Line:
 
 
 class _ServerLog:
-    """One server's lines and their followers."""
+    """One server's last lines.
+
+    A follower is nothing but a number: how many of the server's lines it has seen. One that is slower than the server
+    finds the oldest of the others gone.
+    """
 
     def __init__(self) -> None:
         self.lines: deque[_Line] = deque()
-        self.readers: set[_LogFollower] = set()
+        self.count = 0
+        """How many lines there ever were."""
+        self.changed = anyio.Event()
+        """Set by the next line, or by the end."""
         self.ended = False
         self._bytes = 0
 
     def add(self, line: _Line) -> None:
         self.lines.append(line)
+        self.count += 1
         self._bytes += len(line.raw)
         while self._bytes > MOST_BYTES or len(self.lines) > MOST_LINES:
             self._bytes -= len(self.lines.popleft().raw)
-        for reader in self.readers:
-            reader.put(line)
+        self._wake()
+
+    def since(self, count: int) -> list[_Line]:
+        """The lines after the first ``count``, as far as they are kept."""
+        return list(self.lines)[-(self.count - count) :] if self.count > count else []
 
     def end(self) -> None:
         """End the streams of all followers."""
         self.ended = True
-        for reader in self.readers:
-            reader.came.set()
+        self._wake()
 
-
-class _LogFollower:
-    """The lines that wait for one follower."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[_Line] = deque(maxlen=BACKLOG)
-        self.came = anyio.Event()
-
-    def put(self, line: _Line) -> None:
-        self._waiting.append(line)
-        self.came.set()
-
-    def take(self) -> list[_Line]:
-        taken = list(self._waiting)
-        self._waiting.clear()
-        self.came = anyio.Event()
-        return taken
+    def _wake(self) -> None:
+        self.changed.set()
+        self.changed = anyio.Event()
 
 
 IN_A_ROW = 16 * 1024
@@ -378,24 +345,19 @@ class LogBuffer:
 
     async def follow(self, server: str, *, silence: float, last: int = 0) -> AsyncGenerator[list[LogLine], None]:
         """Yield the last lines, then new ones as they come; an empty list after ``silence`` seconds without any."""
-        book, reader = self._logs[server], _LogFollower()
-        book.readers.add(reader)
-        try:
-            async for some in _in_turns(list(book.lines)[-last:] if last else []):
+        book = self._logs[server]
+        seen = book.count - last
+        while True:
+            # All at one moment: while these lines are sent, more may come before the end, and they are sent too.
+            changed, ended, waiting, seen = book.changed, book.ended, book.since(seen), book.count
+            async for some in _in_turns(waiting):
                 yield some
-            while True:
-                # Both at one moment: while these lines are sent, more may come before the end, and they are sent too.
-                ended, waiting = book.ended, reader.take()
-                async for some in _in_turns(waiting):
-                    yield some
-                if not waiting:
-                    yield []
-                if ended:
-                    return
-                with anyio.move_on_after(silence):
-                    await reader.came.wait()
-        finally:
-            book.readers.discard(reader)
+            if not waiting:
+                yield []
+            if ended:
+                return
+            with anyio.move_on_after(silence):
+                await changed.wait()
 
     def forget(self, server: str) -> None:
         """Drop a server that is no longer configured."""
