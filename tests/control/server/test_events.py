@@ -227,3 +227,25 @@ def test_a_fleet_that_changes_all_at_once_is_shown_a_few_at_a_time() -> None:
     shown = [follower.to_show(1.0) for _ in range(4)]
     assert [len(some) for some in shown] == [AT_ONCE, AT_ONCE, 1, 0]
     assert [server for some in shown for server in some] == servers
+
+
+@pytest.mark.requirement("SEC-7", "OBS-1")
+async def test_the_calls_of_a_thousand_servers_are_told_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "ACTIVITY_SECONDS", 0.0)
+    definitions = {f"s{number}": {**MISSING, "enabled": False} for number in range(3 * AT_ONCE + 1)}
+    async with Hub(config_from_mapping({"mcpServers": definitions})) as hub:
+        history = History()
+        feed = EventStream(Views(hub, history, HubInfo(endpoint="")), wall=lambda: 1.0)
+        stream = feed.follow()
+        await anext(stream)
+        for server in definitions:
+            history.called_elsewhere(server, 1, 0, error="")
+            feed.called(server)
+        told: list[int] = []
+        with anyio.fail_after(20):
+            while sum(told) < len(definitions):
+                frames = re.findall(rb"event: activity\ndata: (.*)", await anext(stream))
+                told += [len(json.loads(frame)) for frame in frames]
+                feed.called("s0")  # what goes on does not keep the others from being told
+        await stream.aclose()
+    assert max(told) <= AT_ONCE

@@ -8,8 +8,8 @@ gone. So the two sides meet in one object for each follower (``_Follower``), whi
 * A view of a server is not queued. A record only marks the server as touched, and the view is made when it is sent. So
   a server that changes many times in a moment is sent once, in its last state, and a view is never older than the
   records before it. One server is sent at most every ``AGAIN_SECONDS``.
-* Calls are not events: there are too many. They mark the server as active, and the follower gets one summary every
-  ``ACTIVITY_SECONDS``.
+* Calls are not events: there are too many. They mark the server as active, and the follower gets a summary every
+  ``ACTIVITY_SECONDS``, in parts where many servers were called: the picture of one takes 0.2 ms.
 
 What must never happen: an event waits for a follower; an idle stream costs work (a server is viewed only after a record
 named it); many views hold up the event loop (``AT_ONCE``); a follower stays in the set after its reader left.
@@ -152,7 +152,7 @@ class EventStream:
             except UnknownServer:  # it was removed meanwhile; `gone` reports that
                 continue
         if active := follower.active_since(now):
-            pictures = {server: self._views.activity(server) for server in sorted(active)}
+            pictures = {server: self._views.activity(server) for server in active}
             shown = {server: one.model_dump(mode="json") for server, one in pictures.items() if one is not None}
             yield self._frame("activity", json.dumps(shown, separators=(",", ":")))
 
@@ -171,6 +171,8 @@ class _Follower:
         self._shown_at: dict[str, float] = {}
         self._active: set[str] = set()
         self._active_at = float("inf")
+        self._summed: set[str] = set()
+        """The servers of the summary that is sent now, some at a time."""
 
     def put(self, name: str, data: str) -> None:
         self._missed += len(self._waiting) == BACKLOG
@@ -188,6 +190,7 @@ class _Follower:
         # Else a server that is added again at once would be shown late.
         self._shown_at.pop(server, None)
         self._active.discard(server)
+        self._summed.discard(server)
         self.put("gone", json.dumps({"server": server}))
 
     def called(self, server: str) -> None:
@@ -213,11 +216,17 @@ class _Follower:
             self._shown_at[server] = now
         return due
 
-    def active_since(self, now: float) -> set[str]:
-        if now < self._active_at:
-            return set()
-        active, self._active, self._active_at = self._active, set(), float("inf")
-        return active
+    def active_since(self, now: float) -> list[str]:
+        """Return some of the servers whose calls are due to be told; the rest come next.
+
+        A server that is called again meanwhile waits for the next summary: else a busy hub would never be done.
+        """
+        if now >= self._active_at:
+            self._summed |= self._active
+            self._active, self._active_at = set(), float("inf")
+        some = sorted(self._summed)[:AT_ONCE]
+        self._summed.difference_update(some)
+        return some
 
     async def news(self) -> bool:
         """Wait for the next event or timer; False after a long silence."""
