@@ -19,7 +19,7 @@ person. A rule with a condition covers tools and prompts only: a resource has no
   Values for a template name resources: those that are not listed are not suggested.
 
 How it is fast. A rule is a bit. ``Grants`` has the bits of the rules for one subject, ``_Rules`` those for an item; a
-decision is their common bits. Both tables are bounded, and no table has an entry for a principal *and* an item: a
+decision is their common bits. What was found is kept, within a bound, and never for a principal *and* an item: a
 thousand principals with ten thousand tools would not fit. A subject is a name *with* its groups and scopes: two tokens
 of one principal are two subjects. A new configuration is a new ``Policy``, so nothing kept outlives its rules.
 
@@ -37,14 +37,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from fnmatch import translate
+from functools import lru_cache, partial
 from itertools import product
 from posixpath import normpath
 from re import compile as compiled
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 from pydantic import AnyUrl
@@ -108,8 +109,9 @@ class Policy:
         settings = settings or AccessSettings()
         self.settings = settings
         self._rules = _Rules(settings)
-        self._subjects: _Bounded[tuple[str, frozenset[str], frozenset[str], bool], Grants] = _Bounded(MOST_SUBJECTS)
-        self._grants: _Bounded[tuple[int, bool], Grants] = _Bounded(MOST_SUBJECTS)
+        # Of this object alone: a cache of the class would keep the rules of configurations from before.
+        self._subject = lru_cache(MOST_SUBJECTS)(self._rules.subject)
+        self._grants = lru_cache(MOST_SUBJECTS)(partial(Grants, self._rules))
         self.is_open = not settings.rules and self._rules.default == "allow"
         """Whether there is nothing to decide: one test on the path of a call."""
         self.version = _digest(asdict(settings))
@@ -118,16 +120,8 @@ class Policy:
     def grants(self, principal: Principal) -> Grants:
         """What holds for a principal with these groups and scopes. Those for whom the same rules hold share it."""
         # The name alone would let a wide token decide for a narrow one of the same principal.
-        key = (principal.name, principal.groups, principal.scopes, principal.source == "hub")
-        found = self._subjects.get(key)
-        if found is None:
-            bits, is_open = self._rules.subject(principal)
-            found = self._grants.get((bits, is_open))
-            if found is None:
-                found = Grants(self._rules, bits, is_open=is_open)
-                self._grants.keep((bits, is_open), found)
-            self._subjects.keep(key, found)
-        return found
+        bits, is_open = self._subject(principal.name, principal.groups, principal.scopes, principal.source == "hub")
+        return self._grants(bits, is_open)
 
     def decide(
         self, principal: Principal, item: AccessItem, arguments: bytes | Mapping[str, Any] | None = None
@@ -152,7 +146,7 @@ class Grants:
 
     __slots__ = ("_bits", "_is_open", "_rules", "is_unlimited", "key")
 
-    def __init__(self, rules: _Rules, bits: int, *, is_open: bool) -> None:
+    def __init__(self, rules: _Rules, bits: int, is_open: bool) -> None:
         self._rules = rules
         self._bits = bits
         self._is_open = is_open
@@ -232,41 +226,41 @@ class _Rules:
         }
         self._of_resources = _bits(bool(_covered(rule, "resource")) for rule in self.all)
         self._every_resource = _bits(_covered(rule, "resource") == _ALL for rule in self.all)
-        self._of_server: _Bounded[str, int] = _Bounded(MOST_ITEMS)
-        self._of_item: _Bounded[AccessItem, int] = _Bounded(MOST_ITEMS)
+        self.server = lru_cache(MOST_ITEMS)(partial(self._servers.of, among=-1))
+        """The rules for a server."""
+        self._kept_item = lru_cache(MOST_ITEMS)(self._item)
 
-    def subject(self, principal: Principal) -> tuple[int, bool]:
+    def subject(
+        self,
+        name: str,
+        groups: frozenset[str],
+        scopes: frozenset[str],
+        by_hub: bool,
+    ) -> tuple[int, bool]:
         """The rules for a principal, and whether what none of them covers is open.
 
         Another hub has asked its own rules before it sends a request on, so here its requests are open.
         """
-        if principal.source == "hub":
+        if by_hub:
             return 0, True
         by_name, by_group, by_scope = self._subjects
-        bits = by_name.of((principal.name,)) & by_group.of(principal.groups) & by_scope.of(principal.scopes)
-        local = principal.name == LOCAL.name and not self._local_is_named
+        bits = by_name.of((name,)) & by_group.of(groups) & by_scope.of(scopes)
+        local = name == LOCAL.name and not self._local_is_named
         return bits, self.default == "allow" or local
-
-    def server(self, name: str) -> int:
-        found = self._of_server.get(name)
-        if found is None:
-            found = self._servers.of(name, among=-1)
-            self._of_server.keep(name, found)
-        return found
 
     def whole(self, name: str) -> int:
         """The rules that cover everything of a server."""
         return self.server(name) & self._whole
 
     def item(self, item: AccessItem) -> int:
-        found = self._of_item.get(item)
-        if found is None:
-            server = self.server(item.server)
-            found = self._kinds[item.kind].of(item.name, among=server) & server
-            if item.kind == "resource" and server:
-                found = self._by_all_readings(item.name, found, server)
-            if len(item.name) <= LONGEST_KEPT:
-                self._of_item.keep(item, found)
+        """The rules for an item."""
+        return self._kept_item(item) if len(item.name) <= LONGEST_KEPT else self._item(item)
+
+    def _item(self, item: AccessItem) -> int:
+        server = self.server(item.server)
+        found = self._kinds[item.kind].of(item.name, among=server) & server
+        if item.kind == "resource" and server:
+            found = self._by_all_readings(item.name, found, server)
         return found
 
     def _by_all_readings(self, uri: str, found: int, server: int) -> int:
@@ -435,24 +429,6 @@ class _Patterns:
             if rules & among & ~bits and shape.match(name):
                 bits |= rules
         return bits
-
-
-_Key = TypeVar("_Key", bound=Hashable)
-_Value = TypeVar("_Value")
-
-
-class _Bounded(dict[_Key, _Value]):
-    """What was found, by a key. Where it is full, the older half goes: what is in use comes back at its next use."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self._most = most
-
-    def keep(self, key: _Key, value: _Value) -> None:
-        if len(self) >= self._most:
-            for old in list(self)[: self._most // 2]:
-                del self[old]
-        self[key] = value
 
 
 Role: TypeAlias = Literal["read", "operate", "approve"]
