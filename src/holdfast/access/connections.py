@@ -106,31 +106,29 @@ class ConnectionLimits:
     def __init__(self, most: Callable[[], int] = connections_allowed) -> None:
         self._most = most
         self._waiting: dict[str, dict[Admission, None]] = {}
-        self._number_waiting = 0
+        """By peer, the oldest first."""
         self._held: Counter[str] = Counter()
-        self._number_held = 0
         self.closed = 0
         """How many connections were closed, or not taken, because there were too many."""
 
     @property
     def open(self) -> int:
         """How many connections are open."""
-        return self._number_waiting + self._number_held
+        return self._waiting_in_all() + self._held.total()
 
     def enter(self, peer: ClientPeer) -> Admission | None:
         """Return a place for a new connection; None if every place belongs to a principal."""
         most = self._most()
-        if self._number_held >= most:
+        if self._held.total() >= most:
             self.closed += 1
             return None
         admission = Admission(peer, self, peer.key)
         own = self._waiting.get(admission.key, {})
         if len(own) >= max(min(most // 4, MOST_WAITING // 2), 2):
             self._close_oldest(own)
-        elif self._number_waiting >= max(min(most // 2, MOST_WAITING), 4) or self.open >= most:
+        elif self._waiting_in_all() >= max(min(most // 2, MOST_WAITING), 4) or self.open >= most:
             self._close_oldest(max(self._waiting.values(), key=len))
         self._waiting.setdefault(admission.key, {})[admission] = None
-        self._number_waiting += 1
         return admission
 
     def close_one(self) -> bool:
@@ -148,7 +146,6 @@ class ConnectionLimits:
         if self._leave(admission):
             admission.principal = principal
             self._held[principal] += 1
-            self._number_held += 1
         return True
 
     def end(self, admission: Admission) -> None:
@@ -159,8 +156,10 @@ class ConnectionLimits:
         self._held[admission.principal] -= 1
         if not self._held[admission.principal]:
             del self._held[admission.principal]
-        self._number_held -= 1
         admission.principal = None
+
+    def _waiting_in_all(self) -> int:
+        return sum(map(len, self._waiting.values()))
 
     def _close_oldest(self, waiting: dict[Admission, None]) -> None:
         oldest = next(iter(waiting))
@@ -173,7 +172,6 @@ class ConnectionLimits:
         if waiting is None or admission not in waiting:
             return False
         del waiting[admission]
-        self._number_waiting -= 1
         if not waiting:
             del self._waiting[admission.key]
         return True
