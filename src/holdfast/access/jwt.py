@@ -422,11 +422,6 @@ ALGORITHM: Final = "ES256"
 ASSERTION_SECONDS: Final = 60
 """How long an assertion is valid: a request takes less to arrive, also with a clock that is a little off."""
 
-REUSED_SECONDS: Final = 20.0
-"""How long one is used again: a signature takes about 50 µs."""
-
-MOST_KEPT: Final = 1_024
-
 _ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 """Of the curve P-256."""
 
@@ -439,38 +434,20 @@ class IdentityAssertions:
         self._ring = ring
         self._wall = wall
         self._keys: dict[bytes, tuple[ec.EllipticCurvePrivateKey, dict[str, Any]]] = {}
-        self._kept: dict[tuple[str, str, bytes], tuple[float, str]] = {}
 
     def __repr__(self) -> str:
-        return f"<IdentityAssertions of {self._issuer}, {len(self._kept)} in use>"
+        return f"<IdentityAssertions of {self._issuer}>"
 
     def __call__(self, principal: str, audience: str) -> str:
         """An assertion about a principal for a server."""
-        secret, now = self._ring().derived(PURPOSE)[0], self._wall()
-        made, assertion = self._kept.get((principal, audience, secret), (0.0, ""))
-        if not 0 <= now - made < REUSED_SECONDS:
-            assertion = self._signed(principal, audience, secret, int(now))
-            # The latest stand last, so the oldest give way.
-            self._kept.pop((principal, audience, secret), None)
-            self._kept[principal, audience, secret] = now, assertion
-            while len(self._kept) > MOST_KEPT:
-                del self._kept[next(iter(self._kept))]
-        return assertion
+        key, public = self._key(self._ring().derived(PURPOSE)[0])
+        now = int(self._wall())
+        claims = {"iss": self._issuer, "sub": principal, "aud": audience, "iat": now, "exp": now + ASSERTION_SECONDS}
+        return jwt.encode(claims, key, algorithm=ALGORITHM, headers={"kid": public["kid"]})
 
     def key_set(self) -> dict[str, Any]:
         """The public keys, as a JWKS."""
         return {"keys": [self._key(secret)[1] for secret in self._ring().derived(PURPOSE)]}
-
-    def _signed(self, principal: str, audience: str, secret: bytes, now: int) -> str:
-        key, public = self._key(secret)
-        claims = {
-            "iss": self._issuer,
-            "sub": principal,
-            "aud": audience,
-            "iat": now,
-            "exp": now + ASSERTION_SECONDS,
-        }
-        return jwt.encode(claims, key, algorithm=ALGORITHM, headers={"kid": public["kid"]})
 
     def _key(self, secret: bytes) -> tuple[ec.EllipticCurvePrivateKey, dict[str, Any]]:
         """The private key of a secret, and its public half."""
