@@ -96,19 +96,16 @@ class Quotas:
         self._settings = settings
         self._on_refused = on_refused
         self._clock = clock
-        self._used: dict[str, _Use] = {}
         self._label: Callable[[str], str] | None = None
-        self._labelled: dict[str, _Use] = {}
-        """The same by the names that replicas use among themselves; also of principals that were not seen here yet."""
+        self._used: dict[str, _Use] = {}
+        """By label, which is the name of a principal where no replica is told; also of those not seen here yet."""
         self._told: dict[str, dict[str, int]] = {}
         """The spent calls that each replica told, by label."""
 
     def begin_call(self, principal: str) -> QuotaExceeded | None:
         """Count a request in flight, until ``end_call``; or say why it is refused, and count nothing."""
         limits = self._settings()
-        use = self._used.get(principal)
-        if use is None:
-            use = self._new(principal)
+        use = self._use(self._labelled(principal))
         if use.calls + use.calls_elsewhere >= limits.calls_in_flight:
             return self._refused(principal, QuotaExceeded("callsInFlight", limits.calls_in_flight, RETRY_SECONDS))
         if principal != LOCAL.name:
@@ -124,7 +121,7 @@ class Quotas:
 
     def end_call(self, principal: str) -> None:
         """A request that ``begin_call`` counted is over."""
-        if (use := self._used.get(principal)) is not None:
+        if (use := self._used.get(self._labelled(principal))) is not None:
             use.calls = max(use.calls - 1, 0)
 
     def begin_session(self, principal: str, make_room: Callable[[str], None]) -> QuotaExceeded | None:
@@ -134,7 +131,7 @@ class Quotas:
         place of those that are there: a principal is refused only if all of its sessions are in use.
         """
         most = self.limits.sessions
-        use = self._used.get(principal) or self._new(principal)
+        use = self._use(self._labelled(principal))
         if use.sessions + use.sessions_elsewhere >= most:
             make_room(principal)
         if use.sessions + use.sessions_elsewhere >= most:
@@ -144,7 +141,7 @@ class Quotas:
 
     def end_session(self, principal: str) -> None:
         """A session that ``begin_session`` counted is over."""
-        if (use := self._used.get(principal)) is not None:
+        if (use := self._used.get(self._labelled(principal))) is not None:
             use.sessions = max(use.sessions - 1, 0)
 
     @property
@@ -159,9 +156,8 @@ class Quotas:
     # Together with other replicas.
 
     def share(self, label: Callable[[str], str]) -> None:
-        """Judge together with other replicas, to which principals are known by these labels."""
+        """Judge together with other replicas, to which principals are known by these labels; before any request."""
         self._label = label
-        self._labelled = {label(name): use for name, use in self._used.items()}
 
     def told(self, busy: Mapping[str, int]) -> dict[str, list[int]]:
         """What other replicas are told: by label the sessions in use (``busy``, by principal), calls, and calls ever.
@@ -170,13 +166,14 @@ class Quotas:
         """
         if self._label is None:
             return {}
-        active = ((name, use) for name, use in self._used.items() if use.spent or busy.get(name))
-        most = heapq.nlargest(MOST_TOLD, active, key=lambda found: (found[1].calls, busy.get(found[0], 0)))
-        return {self._label(name): [busy.get(name, 0), use.calls, use.spent] for name, use in most}
+        sessions = {self._label(name): number for name, number in busy.items()}
+        active = ((label, use) for label, use in self._used.items() if use.spent or sessions.get(label))
+        most = heapq.nlargest(MOST_TOLD, active, key=lambda found: (found[1].calls, sessions.get(found[0], 0)))
+        return {label: [sessions.get(label, 0), use.calls, use.spent] for label, use in most}
 
     def follow(self, replicas: Mapping[str, object]) -> None:
         """Take what the other replicas told, by their names; none while they are not heard."""
-        for use in self._labelled.values():
+        for use in self._used.values():
             use.sessions_elsewhere = use.calls_elsewhere = 0
         before, self._told = self._told, {}
         for replica, told in replicas.items():
@@ -186,7 +183,7 @@ class Quotas:
         rate = self.limits.calls_per_minute
         spents: dict[str, int] = {}
         for label, sessions, calls, spent in told:
-            use = self._labelled.get(label) or self._unknown(label)
+            use = self._use(label)
             use.sessions_elsewhere += sessions
             use.calls_elsewhere += calls
             known = (before or {}).get(label, 0)
@@ -198,33 +195,21 @@ class Quotas:
         old = [(label, spent) for label, spent in (before or {}).items() if label not in spents]
         return dict(old[: max(0, MOST_REMEMBERED - len(spents))]) | spents
 
-    def _unknown(self, label: str) -> _Use:
-        if len(self._labelled) >= MOST_PRINCIPALS:
-            self._forget_idle()
-        use = self._labelled[label] = _Use(self._clock())
-        return use
-
     def _refused(self, principal: str, exceeded: QuotaExceeded) -> QuotaExceeded:
         if self._on_refused is not None:
             self._on_refused(principal, exceeded)
         return exceeded
 
-    def _new(self, principal: str) -> _Use:
-        if len(self._used) >= MOST_PRINCIPALS:
-            self._forget_idle()
-        label = self._label(principal) if self._label is not None else None
-        use = self._labelled.get(label) if label is not None else None
-        if use is None:
-            use = _Use(self._clock())
-            if label is not None:
-                self._labelled[label] = use
-        self._used[principal] = use
-        return use
+    def _labelled(self, principal: str) -> str:
+        return principal if self._label is None else self._label(principal)
 
-    def _forget_idle(self) -> None:
-        self._used = {name: use for name, use in self._used.items() if use.calls or use.sessions}
-        if self._label is not None:
-            self._labelled = {self._label(name): use for name, use in self._used.items()}
+    def _use(self, label: str) -> _Use:
+        use = self._used.get(label)
+        if use is None:
+            if len(self._used) >= MOST_PRINCIPALS:
+                self._used = {name: one for name, one in self._used.items() if one.calls or one.sessions}
+            use = self._used[label] = _Use(self._clock())
+        return use
 
 
 def _entries(told: object) -> Iterable[tuple[str, int, int, int]]:

@@ -53,7 +53,7 @@ from holdfast.front.session_store import (
     SessionRecord,
     SessionStore,
 )
-from holdfast.keys import NONCE_BYTES, SHORTEST_SECRET, TAG_BYTES, KeyRing, derive
+from holdfast.keys import NONCE_BYTES, SHORTEST_SECRET, TAG_BYTES, KeyRing
 
 if TYPE_CHECKING:
     from holdfast.fleet import SharedEvents
@@ -290,23 +290,17 @@ class SessionKeys:
         return self._file is None and not self.shared
 
     @property
-    def material(self) -> tuple[bytes, ...]:
-        """The keys themselves, to derive other keys from; the first is the newest.
+    def ring(self) -> KeyRing:
+        """The keys in force, to seal and to sign with.
 
         The file is checked here too: a replica that begins no session must not miss what a new key signed.
         """
-        self.refresh()
-        return tuple(self._keys)
-
-    @property
-    def ring(self) -> KeyRing:
-        """The keys in force, to seal and to sign with. The file is checked here too, as for ``material``."""
         self.refresh()
         return self._ring
 
     def label(self, name: str) -> str:
         """A name for others that have the keys, and that says nothing to anyone else."""
-        key = derive(self._keys[-1], "labels")  # the oldest, which all replicas have while a key is replaced
+        key = self._ring.derived("labels")[-1]  # the oldest, which all replicas have while a key is replaced
         return blake2s(name.encode(), key=key, digest_size=8).hexdigest()
 
     def refresh(self, *, now: bool = False) -> bool:
