@@ -14,6 +14,7 @@ import anyio
 import pytest
 
 from holdfast.access import ClientKey, Principal
+from holdfast.access.quotas import Quotas
 from holdfast.endpoint import EndpointAddress
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.fleet import (
@@ -46,7 +47,7 @@ class Endpoints:
 
     def __init__(self) -> None:
         self.refusing = False
-        self.bodies = BodyBudget()
+        self.bodies = BodyBudget(Quotas())
         self.came: list[tuple[Request, Principal]] = []
         self.released: list[ClientKey] = []
         self.gone = anyio.Event()

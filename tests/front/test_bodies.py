@@ -8,73 +8,77 @@ from typing import Any
 
 import pytest
 
-from holdfast.front.requests import SMALL_BODY, UNCOUNTED, BodyBudget, BodyLease, NoRoom
+from holdfast.access.quotas import Quotas
+from holdfast.config.settings import QuotaSettings
+from holdfast.front.requests import SMALL_BODY, UNCOUNTED, BodyBudget, NoRoom
 
 pytestmark = pytest.mark.requirement("SEC-11")
 
 MIB = 1 << 20
 
 
-def _budget(**more: Any) -> BodyBudget:
-    return BodyBudget(most=96 * MIB, of_principal=lambda: 32 * MIB, **more)
+def _budget(own: int = 32 * MIB, **more: Any) -> BodyBudget:
+    return BodyBudget(Quotas(lambda: QuotaSettings(body_bytes=own)), **more)
 
 
-def _lease(budget: BodyBudget, principal: str, size: int) -> BodyLease:
-    lease = BodyLease(budget, principal)
-    lease.hold(size)
-    return lease
+def _request(principal: str) -> Any:
+    return SimpleNamespace(principal=SimpleNamespace(name=principal), held=0)
+
+
+def _held(budget: BodyBudget, principal: str, size: int) -> Any:
+    request = _request(principal)
+    budget.hold(request, size)
+    return request
 
 
 def test_a_principal_has_its_quota_and_others_have_room_beside_it() -> None:
     budget = _budget()
     for _ in range(2):
-        _lease(budget, "ada", 15 * MIB)
+        _held(budget, "ada", 15 * MIB)
     with pytest.raises(NoRoom) as refused:
-        _lease(budget, "ada", 15 * MIB)
+        _held(budget, "ada", 15 * MIB)
     assert refused.value.of_principal
-    _lease(budget, "bob", 15 * MIB)
-    _lease(budget, "bob", 15 * MIB)
-    _lease(budget, "eve", 15 * MIB)
+    _held(budget, "bob", 15 * MIB)
+    _held(budget, "bob", 15 * MIB)
+    _held(budget, "eve", 15 * MIB)
 
 
 def test_any_number_of_principals_leaves_room_for_small_bodies() -> None:
     budget = _budget()
     for number, size in enumerate((15, 15, 15, 15, 15, 10, 5, 2, 1, 1)):
-        _lease(budget, f"p{number}", size * MIB)
+        _held(budget, f"p{number}", size * MIB)
     with pytest.raises(NoRoom) as refused:
-        _lease(budget, "another", 15 * MIB)
+        _held(budget, "another", 15 * MIB)
     assert not refused.value.of_principal
     assert budget.held <= 96 * MIB
     for number in range(30):
-        _lease(budget, f"p{number}", SMALL_BODY)
+        _held(budget, f"p{number}", SMALL_BODY)
 
 
 def test_a_single_body_always_has_room() -> None:
-    budget = BodyBudget(most=4 * MIB, of_principal=lambda: MIB)
-    lease = _lease(budget, "ada", 16 * MIB)
+    budget = _budget(MIB, most=4 * MIB)
+    request = _held(budget, "ada", 16 * MIB)
     with pytest.raises(NoRoom):
-        _lease(budget, "bob", 16 * MIB)
-    lease.end()
-    lease.end()
+        _held(budget, "bob", 16 * MIB)
+    budget.give_back(request)
+    budget.give_back(request)
     assert budget.held == 0
-    _lease(budget, "bob", 16 * MIB)
+    _held(budget, "bob", 16 * MIB)
 
 
 def test_a_body_that_grows_takes_more_room_and_gives_all_of_it_back() -> None:
     budget = _budget()
-    lease = BodyLease(budget, "ada")
+    request = _request("ada")
     for size in (100_000, 2_000_000, 1_000_000, 16 * MIB):
-        lease.hold(size)
+        budget.hold(request, size)
     assert budget.held == 16 * MIB
-    lease.end()
+    budget.give_back(request)
     assert budget.held == 0
 
 
 def test_the_smallest_bodies_are_not_counted() -> None:
     budget = _budget()
-    request: Any = SimpleNamespace(lease=None)
-    budget.hold(request, "ada", UNCOUNTED)
-    assert request.lease is None
+    assert _held(budget, "ada", UNCOUNTED).held == 0
 
 
 def test_what_comes_before_its_reader_asks_is_bounded_for_all_connections_together() -> None:
@@ -90,19 +94,19 @@ def test_what_comes_before_its_reader_asks_is_bounded_for_all_connections_togeth
 def test_the_books_are_right_after_any_requests(seed: int) -> None:
     chance = random.Random(seed)
     budget = _budget()
-    held: list[BodyLease] = []
+    held: list[Any] = []
     for _ in range(500):
         if held and chance.random() < 0.4:
-            held.pop(chance.randrange(len(held))).end()
+            budget.give_back(held.pop(chance.randrange(len(held))))
             continue
-        lease = BodyLease(budget, chance.choice("abcd"))
+        request = _request(chance.choice("abcd"))
         try:
-            lease.hold(chance.choice((5_000, 60_000, MIB, 10 * MIB, 16 * MIB)))
+            budget.hold(request, chance.choice((5_000, 60_000, MIB, 10 * MIB, 16 * MIB)))
         except NoRoom:
-            assert lease.size == 0
+            assert request.held == 0
         else:
-            held.append(lease)
-        assert budget.held == sum(one.size for one in held) <= 96 * MIB
-    for lease in held:
-        lease.end()
+            held.append(request)
+        assert budget.held == sum(one.held for one in held) <= 96 * MIB
+    for request in held:
+        budget.give_back(request)
     assert (budget.held, budget._held) == (0, {})

@@ -14,6 +14,7 @@ from starlette.requests import Request as AsgiRequest
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
+from holdfast.access.quotas import Quotas
 from holdfast.front import listener, requests
 from holdfast.front.requests import BodyBudget, Reply, Request
 from holdfast.front.streams import Backlog
@@ -30,7 +31,7 @@ class Endpoint:
 
     def __init__(self, serve: Any) -> None:
         self.serve = serve
-        self.bodies = BodyBudget()
+        self.bodies = BodyBudget(Quotas())
 
     async def admit(self, request: Request, reply: Reply) -> Endpoint:
         return self

@@ -43,7 +43,7 @@ from holdfast.endpoint import Broker, ClientFolders, EndpointAddress, LoginLinks
 from holdfast.fleet import ClientHomeFinder, Fleet
 from holdfast.front.http import HttpEndpoint, McpPaths
 from holdfast.front.peer_requests import PeerListener, PeerRequests
-from holdfast.front.requests import ALL_BODY_BYTES, UNKNOWN_BYTES, BodyBudget
+from holdfast.front.requests import BodyBudget
 from holdfast.front.session_id import SessionIds
 from holdfast.front.sessions import HttpSessions
 from holdfast.front.streams import ALL_LOGGED_BYTES, ALL_UNREAD_BYTES, Backlog, LogBounds
@@ -215,12 +215,7 @@ class Front:
             quotas=self.quotas,
             has_peers=self._peers is not None,
         )
-        self.bodies = BodyBudget(
-            most=ALL_BODY_BYTES // workers,
-            of_principal=lambda: self.quotas.limits.body_bytes // workers,
-            unknown=UNKNOWN_BYTES // workers,
-            on_refused=self._no_room,
-        )
+        self.bodies = BodyBudget(self.quotas, workers=workers)
         self._use_told: tuple[float, dict[str, list[int]]] = (-math.inf, {})
         if fleet is not None:
             self.quotas.share(self._ids.keys.label)
@@ -327,13 +322,6 @@ class Front:
     def release(self, owner: ClientKey) -> None:
         """A client ended its connections, here or at another replica."""
         self.hub.registry.clients.release(owner)
-
-    def _no_room(self, principal: str, own: bool) -> None:
-        """A body found no room."""
-        if own:
-            self.quotas.refuse_body(principal)
-        else:
-            log.warning("the bodies of requests use up the memory for them: one was refused")
 
     def _tell_use(self) -> dict[str, list[int]]:
         """What principals use of this replica, for the others; the sessions are not counted for every exchange."""

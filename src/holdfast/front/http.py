@@ -510,7 +510,7 @@ class HttpEndpoint:
     async def _body(self, request: Request) -> bytes:
         """The body of a request, with room for it."""
         largest = self._front.hub.registry.config.settings.limits.message_bytes
-        hold = partial(self._front.bodies.hold, request, request.principal.name)
+        hold = partial(self._front.bodies.hold, request)
         request.whole = await request.body(largest, hold=hold)
         return request.whole
 

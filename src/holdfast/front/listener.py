@@ -283,7 +283,7 @@ class InboundRequests:
         """Count what came of bodies that no reader asked for; False if all connections hold too much of it."""
         now = 0 if self.lost else self._parser.unread
         for request in () if self.lost else self.queue:
-            if request.lease is None:
+            if not request.held:
                 now += request.waiting
         if now <= UNCOUNTED:
             now = 0
@@ -461,8 +461,8 @@ class HttpConnection(asyncio.Protocol):
                 except Exception as exc:  # noqa: BLE001 - a request that fails costs no other connection
                     self._failed(exc, request, reply)
                 finally:
-                    if request.lease is not None:
-                        request.lease.end()
+                    if request.held:
+                        endpoint.bodies.give_back(request)
                     if inbound.counted:
                         inbound.count()
                 # A client that reads no answers gets no further one made: what waits for it is one answer.

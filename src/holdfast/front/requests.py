@@ -18,8 +18,9 @@ known has a bound of its own, for all connections together.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from email.utils import formatdate
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.access import LOCAL, Principal
+from holdfast.access import LOCAL, Principal, Quotas
 from holdfast.front.request_parser import BadRequest, RequestHead
 from holdfast.wire import Bytes, append_piece
 
@@ -38,10 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALL_BODY_BYTES",
-    "BODY_BYTES",
     "JSON_HEADER",
     "BodyBudget",
-    "BodyLease",
     "Gone",
     "NoRoom",
     "OutputBuffer",
@@ -49,6 +48,8 @@ __all__ = [
     "Request",
     "TooLarge",
 ]
+
+log = logging.getLogger("holdfast.front")
 
 BODY_SECONDS: Final = 30.0
 """How long a body may make no progress."""
@@ -108,8 +109,8 @@ class Request(msgspec.Struct, eq=False):
     _refused: int = 0
     complete: bool = False
     """Whether all of its body has come."""
-    lease: BodyLease | None = None
-    """The room for its body."""
+    held: int = 0
+    """The room that its body has (``BodyBudget``)."""
     forwarded: bool = False
     """Whether another replica sent it here: then it goes no further."""
     whole: bytes = b""
@@ -463,9 +464,6 @@ class OutputBuffer:
 ALL_BODY_BYTES: Final = 96 * 1024 * 1024
 """In all. With a copy for each server and what is read from them, a hub at this bound stays below 1 GiB."""
 
-BODY_BYTES: Final = 32 * 1024 * 1024
-"""For one principal, by default: two messages of the largest size."""
-
 UNKNOWN_BYTES: Final = 32 * 1024 * 1024
 """What came of the bodies of requests whose reader has not asked for them: their sender may not be known yet."""
 
@@ -484,79 +482,59 @@ class NoRoom(Exception):
         self.of_principal = of_principal
 
 
-class BodyLease:
-    """The room of one request."""
-
-    __slots__ = ("_budget", "_principal", "size")
-
-    def __init__(self, budget: BodyBudget, principal: str) -> None:
-        self._budget = budget
-        self._principal = principal
-        self.size = 0
-
-    def hold(self, size: int) -> None:
-        """Have room for so many bytes in all; raises ``NoRoom``."""
-        if size > self.size:
-            self._budget.take(self._principal, size - self.size, size)
-            self.size = size
-
-    def end(self) -> None:
-        """The request has its answer."""
-        if self.size:
-            self._budget.give_back(self._principal, self.size)
-            self.size = 0
-
-
 class BodyBudget:
-    """The room of all requests of one process."""
+    """The room of all requests of one process, one of ``workers``. The quotas say what one principal may have."""
 
     def __init__(
         self,
+        quotas: Quotas,
         *,
+        workers: int = 1,
         most: int = ALL_BODY_BYTES,
-        of_principal: Callable[[], int] = lambda: BODY_BYTES,
         unknown: int = UNKNOWN_BYTES,
-        on_refused: Callable[[str, bool], None] = lambda _principal, _own: None,
     ) -> None:
-        self._most = most
-        self._of_principal = of_principal
-        self._unknown = unknown
-        self._on_refused = on_refused
-        self._held: dict[str, int] = {}
-        self.held = 0
-        """Bytes of bodies that have room."""
+        self._quotas = quotas
+        self._workers = workers
+        self._most = most // workers
+        self._unknown = unknown // workers
+        self._held: Counter[str] = Counter()
+        """By principal."""
         self.waiting = 0
         """Bytes that came of bodies whose reader has not asked for them."""
 
-    def hold(self, request: Request, principal: str, size: int) -> None:
-        """Have room for the body of a request, so many bytes in all, until ``lease.end``; raises ``NoRoom``."""
-        if size > UNCOUNTED:
-            if request.lease is None:
-                request.lease = BodyLease(self, principal)
-            request.lease.hold(size)
+    @property
+    def held(self) -> int:
+        """Bytes of bodies that have room."""
+        return self._held.total()
 
-    def take(self, principal: str, more: int, size: int) -> None:
-        """Take room for a body of some size; see ``BodyLease.hold``. One body always has room, however large."""
-        own = self._held.get(principal, 0)
+    def hold(self, request: Request, size: int) -> None:
+        """Have room for the body of a request, so many bytes in all, until ``give_back``; raises ``NoRoom``.
+
+        One body always has room, however large.
+        """
+        more = size - request.held
+        if size <= UNCOUNTED or more <= 0:
+            return
+        principal = request.principal.name
+        own, held = self._held[principal], self.held
         # ``own + more == size``: it is the only body of its principal. A quota below the size of a message would refuse
         # each such message for ever.
-        if own + more > max(self._of_principal(), size if own + more == size else 0):
-            self._refuse(principal, own=True)
-        left = self._most - self.held
+        if own + more > max(self._quotas.limits.body_bytes // self._workers, size if own + more == size else 0):
+            self._quotas.refuse_body(principal)
+            raise NoRoom(of_principal=True)
+        left = self._most - held
         fits = more <= left if size <= SMALL_BODY else own + more <= (left + own) // 2
-        if not fits and self.held > size - more:  # other bodies hold some
-            self._refuse(principal, own=False)
-        self._held[principal] = own + more
-        self.held += more
+        if not fits and held > size - more:  # other bodies hold some
+            log.warning("the bodies of requests use up the memory for them: one was refused")
+            raise NoRoom(of_principal=False)
+        self._held[principal] += more
+        request.held = size
 
-    def give_back(self, principal: str, size: int) -> None:
-        """Give room back."""
-        self.held -= size
-        left = self._held.get(principal, 0) - size
-        if left > 0:
-            self._held[principal] = left
-        else:
-            self._held.pop(principal, None)
+    def give_back(self, request: Request) -> None:
+        """The request has its answer: give its room back. Idempotent."""
+        self._held[request.principal.name] -= request.held
+        request.held = 0
+        self._held = +self._held  # without those that hold nothing
 
     def wait(self, before: int, now: int) -> bool:
         """A connection holds so many bytes that no reader asked for, after so many before; False if that is too much.
@@ -565,7 +543,3 @@ class BodyBudget:
         """
         self.waiting += now - before
         return now <= max(before, UNCOUNTED) or self.waiting <= self._unknown
-
-    def _refuse(self, principal: str, *, own: bool) -> None:
-        self._on_refused(principal, own)
-        raise NoRoom(of_principal=own)
