@@ -35,7 +35,7 @@ from holdfast.fleet.shared_events import SharedEvent, SharedEvents
 from holdfast.front import requests
 from holdfast.front.app import Front, create_app
 from holdfast.front.session_id import SessionIds, SessionKeys
-from holdfast.front.session_store import FleetSessions, MemorySessions, SessionRecord
+from holdfast.front.session_store import FleetSessions, SessionRecord
 from holdfast.front.sessions import HttpSessions
 from holdfast.hub.hub import Hub
 from holdfast.keys import KeyRing
@@ -280,12 +280,12 @@ async def test_without_the_store_a_lost_answer_is_told_and_a_session_goes_on() -
 
 async def test_more_subscriptions_than_fit_are_left_out_and_the_rest_is_shared() -> None:
     fleet = Fleet(SignedStore(Shared(), lambda: KeyRing([KEY]), "test"), keys=lambda: KeyRing([KEY]))
-    sessions = FleetSessions(fleet, SessionKeys([KEY], shared=True), MemorySessions(), wall=lambda: 1_000.0)
+    sessions = FleetSessions(fleet, SessionKeys([KEY], shared=True), wall=lambda: 1_000.0)
     many = frozenset(("o", f"file:///{number:0200d}") for number in range(1_000))
     await sessions.save(b"s" * 16, SessionRecord(until=9e9, seen=1_000.0, log_level="error", subscribed=many))
     (record,) = fleet.member.book
     assert len(record.value) < 64 * 1024
-    loaded = await FleetSessions(fleet, SessionKeys([KEY], shared=True), MemorySessions()).load(b"s" * 16)
+    loaded = await FleetSessions(fleet, SessionKeys([KEY], shared=True)).load(b"s" * 16)
     assert loaded is not None
     assert (loaded.log_level, loaded.subscribed) == ("error", frozenset())
 
@@ -364,7 +364,7 @@ async def test_idle_sessions_expire_by_their_last_use_on_any_replica(monkeypatch
     all_known = True
     monkeypatch.setattr(ReplicaState, "keeps_all", property(lambda _: all_known))
     keys = SessionKeys([KEY], shared=True)
-    ids = SessionIds(keys, FleetSessions(fleet, keys, MemorySessions(), wall=lambda: now), wall=lambda: now)
+    ids = SessionIds(keys, FleetSessions(fleet, keys, wall=lambda: now), wall=lambda: now)
     named = {"endpoint": None, "principal": "ada"}
     session_id, ticket = ids.issue(**named, version="2025-11-25", client={}, capabilities={})  # type: ignore[arg-type]
     now += 26 * 3600

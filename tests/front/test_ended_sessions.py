@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.front.app import create_app
 from holdfast.front.session_id import SessionIds, SessionKeys
-from holdfast.front.session_store import SqliteSessions
+from holdfast.front.session_store import SessionStore
 from holdfast.hub.hub import Hub
 from tests.front.test_sealed_sessions import Replica
 from tests.harness.raw_session import VERSION, Session
@@ -34,7 +34,7 @@ class HeldStore:
     """The file of the sessions. One question to it, or one write, is held back until the test lets it go."""
 
     def __init__(self, file: Path) -> None:
-        self._store: Any = SqliteSessions(file)
+        self._store: Any = SessionStore(file)
         self._hold = ""
         self.reached = anyio.Event()
         self.let_go = anyio.Event()

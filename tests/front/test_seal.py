@@ -23,7 +23,7 @@ from holdfast.front.session_id import (
     TicketSeal,
     fitted,
 )
-from holdfast.front.session_store import IDLE_SECONDS, NOTE_SECONDS, SESSION_SECONDS, MemorySessions
+from holdfast.front.session_store import IDLE_SECONDS, NOTE_SECONDS, SESSION_SECONDS, SessionStore
 from holdfast.keys import KeyRing
 
 pytestmark = pytest.mark.requirement("FLEET-1")
@@ -161,7 +161,7 @@ class _Hub:
 
     def __init__(self) -> None:
         self.now = NOW
-        self.ids = SessionIds(SessionKeys([KEY], shared=False), MemorySessions(), wall=lambda: self.now)
+        self.ids = SessionIds(SessionKeys([KEY], shared=False), SessionStore(), wall=lambda: self.now)
 
     def issue(self, principal: str = "local") -> str:
         made, _ = self.ids.issue(
@@ -250,13 +250,13 @@ def _without_expiry(patch: pytest.MonkeyPatch) -> None:
 
 
 def _without_tombstone(patch: pytest.MonkeyPatch) -> None:
-    save = MemorySessions.save
+    save = SessionStore.save
 
-    async def forgetful(self: MemorySessions, session: bytes, record: Any) -> None:
+    async def forgetful(self: SessionStore, session: bytes, record: Any) -> None:
         if not record.ended:
             await save(self, session, record)
 
-    patch.setattr(MemorySessions, "save", forgetful)
+    patch.setattr(SessionStore, "save", forgetful)
 
 
 MUTANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [

@@ -21,7 +21,7 @@ from holdfast.endpoint.instructions import RESTARTED
 from holdfast.front import requests, sessions as sessions_module
 from holdfast.front.app import Front, create_app
 from holdfast.front.session_id import SessionIds, SessionKeys
-from holdfast.front.session_store import SqliteSessions
+from holdfast.front.session_store import SessionStore
 from holdfast.front.sessions import HttpSessions
 from holdfast.hub.hub import Hub
 from tests.clients.raw import initialize
@@ -81,7 +81,7 @@ class Replica:
 async def _replica(
     folder: Path, servers: dict[str, Any], tokens: TokenPolicy | None = None, **options: Any
 ) -> AsyncIterator[Replica]:
-    ids = SessionIds(SessionKeys.kept(folder), SqliteSessions(folder / "sessions.sqlite"))
+    ids = SessionIds(SessionKeys.kept(folder), SessionStore(folder / "sessions.sqlite"))
     hub = Hub.from_config({"mcpServers": servers, "holdfast": options})
     app = create_app(hub, tokens=tokens, ids=ids)
     async with hub, serving(app) as base, httpx2.AsyncClient(trust_env=False, timeout=20) as http:

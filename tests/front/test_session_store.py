@@ -18,10 +18,8 @@ from holdfast.front.session_id import SessionIds, SessionKeys, SessionTicket
 from holdfast.front.session_store import (
     KEPT_SECONDS,
     FleetSessions,
-    MemorySessions,
     SessionRecord,
     SessionStore,
-    SqliteSessions,
 )
 from holdfast.keys import KeyRing
 from tests.harness.waiting import came_true
@@ -42,7 +40,7 @@ def _names_in(folder: Path) -> list[str]:
 
 @pytest.fixture(params=["memory", "file"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> SessionStore:
-    return MemorySessions() if request.param == "memory" else SqliteSessions(tmp_path / "state" / "s.sqlite")
+    return SessionStore() if request.param == "memory" else SessionStore(tmp_path / "state" / "s.sqlite")
 
 
 async def test_a_record_is_read_as_it_was_written(store: SessionStore) -> None:
@@ -63,7 +61,7 @@ async def test_an_ended_session_stays_ended(store: SessionStore) -> None:
 
 async def test_two_hubs_on_one_file_lose_nothing_and_see_each_others_ends_at_once(tmp_path: Path) -> None:
     file = tmp_path / "s.sqlite"
-    one, other = SqliteSessions(file), SqliteSessions(file)
+    one, other = SessionStore(file), SessionStore(file)
     async with anyio.create_task_group() as tasks:
         for number in range(20):
             tasks.start_soon((one, other)[number % 2].save, bytes([number]) * 16, _record(seen=float(number)))
@@ -90,7 +88,7 @@ async def test_two_hubs_on_one_file_lose_nothing_and_see_each_others_ends_at_onc
 
 async def test_the_file_is_private_and_a_row_goes_with_its_session(tmp_path: Path) -> None:
     file, now = tmp_path / "s.sqlite", 1_000.0
-    store = SqliteSessions(file, wall=lambda: now)
+    store = SessionStore(file, wall=lambda: now)
     await store.save(ONE, _record(until=2_000.0))
     now = 10_000.0
     await store.save(OTHER, _record())
@@ -102,14 +100,14 @@ async def test_the_file_is_private_and_a_row_goes_with_its_session(tmp_path: Pat
 async def test_a_damaged_file_is_set_aside_and_nothing_known_is_lost(tmp_path: Path) -> None:
     file = tmp_path / "s.sqlite"
     file.write_bytes(b"this is not a database, whatever its name says" * 100)
-    store = SqliteSessions(file)
+    store = SessionStore(file)
     await store.save(ONE, _record(ended=True))
     found = await store.load(ONE)
     assert found is not None
     assert found.ended
     assert (tmp_path / "s.sqlite.corrupt-1").exists()
     await store.save(OTHER, _record())
-    assert await SqliteSessions(file).load(ONE) == _record(ended=True)
+    assert await SessionStore(file).load(ONE) == _record(ended=True)
 
 
 async def test_a_folder_that_cannot_be_written_leaves_the_records_in_memory(
@@ -117,7 +115,7 @@ async def test_a_folder_that_cannot_be_written_leaves_the_records_in_memory(
 ) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
-    store = SqliteSessions(blocked / "s.sqlite")
+    store = SessionStore(blocked / "s.sqlite")
     await store.save(ONE, _record(ended=True))
     assert await store.load(ONE) == _record(ended=True)
     assert "could not be written" in caplog.text
@@ -127,7 +125,7 @@ async def test_a_hub_without_a_file_keeps_what_was_saved_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(session_store, "MOST_IN_MEMORY", 2)
-    store, third = MemorySessions(), b"3" * 16
+    store, third = SessionStore(), b"3" * 16
     for session in (ONE, OTHER, ONE, third):
         await store.save(session, _record())
         await store.save_listed(session, {"tools/list": "0:aa"}, until=FAR)
@@ -137,14 +135,14 @@ async def test_a_hub_without_a_file_keeps_what_was_saved_last(
 
 
 async def test_a_file_that_is_only_read_is_not_made(tmp_path: Path) -> None:
-    store = SqliteSessions(tmp_path / "s.sqlite")
+    store = SessionStore(tmp_path / "s.sqlite")
     assert await store.load(ONE) is None
     assert await store.load_listed(ONE) is None
     assert not _names_in(tmp_path)
 
 
 async def test_what_is_written_leaves_the_memory_and_another_hub_may_change_it(tmp_path: Path) -> None:
-    one, other = SqliteSessions(tmp_path / "s.sqlite"), SqliteSessions(tmp_path / "s.sqlite")
+    one, other = SessionStore(tmp_path / "s.sqlite"), SessionStore(tmp_path / "s.sqlite")
     await one.save(ONE, _record(log_level="error"))
     await one.save_listed(ONE, {"tools/list": "0:aa"}, until=FAR)
     await other.save(ONE, _record(log_level="debug"))
@@ -154,19 +152,19 @@ async def test_what_is_written_leaves_the_memory_and_another_hub_may_change_it(t
 
 
 async def test_a_change_that_comes_while_an_earlier_one_is_written_is_written_too(tmp_path: Path) -> None:
-    store = SqliteSessions(tmp_path / "s.sqlite")
+    store = SessionStore(tmp_path / "s.sqlite")
     async with anyio.create_task_group() as tasks:
         for level in ("error", "info", "debug"):
             tasks.start_soon(store.save, ONE, _record(log_level=level))
             tasks.start_soon(partial(store.save_listed, ONE, {level: "0:aa"}, until=FAR))
-    again = SqliteSessions(tmp_path / "s.sqlite")
+    again = SessionStore(tmp_path / "s.sqlite")
     assert await again.load(ONE) == _record(log_level="debug")
     assert set(await again.load_listed(ONE) or ()) == {"error", "info", "debug"}
 
 
 async def test_rows_that_no_hub_wrote_are_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "s.sqlite"
-    store = SqliteSessions(file)
+    store = SessionStore(file)
     await store.save(ONE, _record())
     await store.save_listed(ONE, {}, until=FAR)
     for subscribed, lists in (("7", "7"), ("no json", "no json"), ("[1]", "[1]")):
@@ -181,18 +179,18 @@ async def test_rows_that_no_hub_wrote_are_passed_over(tmp_path: Path, caplog: py
 
 async def test_a_file_of_an_earlier_version_gets_what_it_lacks(tmp_path: Path) -> None:
     file = tmp_path / "s.sqlite"
-    await SqliteSessions(file).save(ONE, _record())
+    await SessionStore(file).save(ONE, _record())
     with closing(sqlite3.connect(file)) as database, database:
         database.execute("DROP TABLE listed")
-    assert await SqliteSessions(file).load_listed(ONE) is None
-    await SqliteSessions(file).save_listed(ONE, {"tools/list": "0:aa"}, until=FAR)
-    assert await SqliteSessions(file).load_listed(ONE) == {"tools/list": "0:aa"}
-    assert await SqliteSessions(file).load(ONE) == _record()
+    assert await SessionStore(file).load_listed(ONE) is None
+    await SessionStore(file).save_listed(ONE, {"tools/list": "0:aa"}, until=FAR)
+    assert await SessionStore(file).load_listed(ONE) == {"tools/list": "0:aa"}
+    assert await SessionStore(file).load(ONE) == _record()
 
 
 async def test_rows_are_looked_through_once_an_hour(tmp_path: Path) -> None:
     now = 10_000.0
-    store = SqliteSessions(tmp_path / "s.sqlite", wall=lambda: now)
+    store = SessionStore(tmp_path / "s.sqlite", wall=lambda: now)
     await store.save(ONE, _record(until=11_000.0))
     await store.save_listed(ONE, {}, until=11_000.0)
     now = 12_000.0
@@ -204,7 +202,7 @@ async def test_rows_are_looked_through_once_an_hour(tmp_path: Path) -> None:
 
 
 async def test_the_next_end_is_reported_and_no_end_twice(tmp_path: Path) -> None:
-    one, other = SqliteSessions(tmp_path / "s.sqlite"), SqliteSessions(tmp_path / "s.sqlite")
+    one, other = SessionStore(tmp_path / "s.sqlite"), SessionStore(tmp_path / "s.sqlite")
     reported: list[bytes] = []
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(other.run, reported.append, lambda *_: None)
@@ -218,7 +216,7 @@ async def test_the_next_end_is_reported_and_no_end_twice(tmp_path: Path) -> None
 @pytest.mark.requirement("LIFE-18")
 async def test_lists_that_could_not_be_written_are_known_beside_those_that_were(tmp_path: Path) -> None:
     folder = tmp_path / "state"
-    store = SqliteSessions(folder / "s.sqlite")
+    store = SessionStore(folder / "s.sqlite")
     await store.save_listed(ONE, {"tools/list": "0:aa", "prompts/list": "0:bb"}, until=FAR)
     folder.rename(tmp_path / "away")
     folder.write_text("no folder")
@@ -231,7 +229,7 @@ async def test_lists_that_could_not_be_written_are_known_beside_those_that_were(
 
 @pytest.mark.requirement("LIFE-18")
 async def test_the_lists_of_a_client_are_kept_together_whichever_worker_gave_them_out(tmp_path: Path) -> None:
-    one, other = SqliteSessions(tmp_path / "s.sqlite"), SqliteSessions(tmp_path / "s.sqlite")
+    one, other = SessionStore(tmp_path / "s.sqlite"), SessionStore(tmp_path / "s.sqlite")
     assert await one.load_listed(ONE) is None
     await one.save_listed(ONE, {}, until=FAR)
     assert await other.load_listed(ONE) == {}
@@ -245,7 +243,7 @@ async def test_the_lists_of_a_client_are_kept_together_whichever_worker_gave_the
 async def test_a_hub_that_shares_its_key_with_other_machines_does_not_claim_to_know_a_clients_lists() -> None:
     ticket = SessionTicket(ONE, "2025-11-25", 1, "home", {}, {})
     for shared, workers, known in ((False, False, True), (True, False, False), (True, True, True)):
-        ids = SessionIds(SessionKeys([b"k" * 32], shared=shared), MemorySessions())
+        ids = SessionIds(SessionKeys([b"k" * 32], shared=shared), SessionStore())
         ids.one_machine = workers
         await ids.keep_listed(ticket, {"tools/list": "0:aa"})
         assert await ids.listed(ticket) == ({"tools/list": "0:aa"} if known else None)
@@ -263,9 +261,9 @@ class SharedState:
         self.listening[kind] = heard
 
 
-def fleet_sessions(shared: SharedState, beside: SessionStore | None = None, key: bytes = b"k" * 32) -> FleetSessions:
+def fleet_sessions(shared: SharedState, file: Path | None = None, key: bytes = b"k" * 32) -> FleetSessions:
     keys = SimpleNamespace(ring=KeyRing([key]))
-    return FleetSessions(cast("Any", shared), cast("Any", keys), beside or MemorySessions(), wall=lambda: 100.0)
+    return FleetSessions(cast("Any", shared), cast("Any", keys), file, wall=lambda: 100.0)
 
 
 @pytest.mark.requirement("FLEET-2")
@@ -293,9 +291,9 @@ async def test_a_session_of_a_fleet_is_known_at_every_replica_with_the_key() -> 
 
 
 @pytest.mark.requirement("FLEET-2")
-async def test_the_later_record_counts_and_an_end_counts_for_ever() -> None:
-    shared, beside = SharedState(), MemorySessions()
-    here, there = fleet_sessions(shared, beside), fleet_sessions(shared)
+async def test_the_later_record_counts_and_an_end_counts_for_ever(tmp_path: Path) -> None:
+    shared, beside = SharedState(), SessionStore(tmp_path / "s.sqlite")
+    here, there = fleet_sessions(shared, beside.file), fleet_sessions(shared)
     await there.save(ONE, _record(seen=20.0, log_level="error"))
     await beside.save(ONE, _record(seen=10.0))
     found = await here.load(ONE)

@@ -17,7 +17,7 @@ from holdfast.endpoint import EndpointAddress
 from holdfast.front.app import Front
 from holdfast.front.http import HttpEndpoint
 from holdfast.front.session_id import SessionIds, SessionKeys
-from holdfast.front.session_store import MemorySessions, SessionRecord, SqliteSessions
+from holdfast.front.session_store import SessionRecord, SessionStore
 from holdfast.front.sessions import HttpSession, HttpSessions
 from holdfast.hub.hub import Hub
 from tests.harness.waiting import PATIENCE, came_true, jump
@@ -67,7 +67,7 @@ class Scene:
 
     def __init__(self, hub: Hub) -> None:
         self.now = 1_790_000_000.0
-        self.store = MemorySessions()
+        self.store = SessionStore()
         self.limit = 2_000
         ids = SessionIds(SessionKeys.for_this_process(), self.store, wall=lambda: self.now)
         self.front = Front(hub, ids, Quotas(lambda: QuotaSettings(sessions=self.limit)))
@@ -140,7 +140,7 @@ async def test_requests_that_come_together_rebuild_one_session(tmp_path: Path) -
     """The store answers from a thread, so both find that the session is not in memory."""
     hub = Hub.from_config({"mcpServers": {}})
     async with hub, anyio.create_task_group() as tasks:
-        front = Front(hub, SessionIds(store=SqliteSessions(tmp_path / "s.sqlite")))
+        front = Front(hub, SessionIds(store=SessionStore(tmp_path / "s.sqlite")))
         await tasks.start(front.run)
         endpoint = front.endpoint_of(EndpointAddress())
         assert endpoint is not None

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.control.server.metrics import LoopLag
 from holdfast.files import FileStamp, file_stamp
-from holdfast.front import SqliteSessions
+from holdfast.front import SessionStore
 from holdfast.hub import Hub, hub_clock, next_poll, stamps
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("PERF-4")]
@@ -76,7 +76,7 @@ async def test_the_polls_of_an_idle_hub_come_at_the_same_times(tmp_path: Path, m
     monkeypatch.setattr(anyio, "sleep", noted)
     hub = Hub.from_config({"mcpServers": {}}, state_file=tmp_path / "state.sqlite")
     async with hub, anyio.create_task_group() as tasks:
-        tasks.start_soon(SqliteSessions(tmp_path / "sessions.sqlite").run, lambda _: None, lambda *_: None)
+        tasks.start_soon(SessionStore(tmp_path / "sessions.sqlite").run, lambda _: None, lambda *_: None)
         tasks.start_soon(LoopLag().run)
         with anyio.fail_after(5):
             await came.wait()

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.front.session_store import SqliteSessions
+from holdfast.front.session_store import SessionStore
 from holdfast.hub.review import PinFile
 from holdfast.hub.state_store import Store
 
@@ -67,9 +67,9 @@ for round in range(rounds):
 
 SESSIONS = """
 import anyio
-from holdfast.front.session_store import SessionRecord, SqliteSessions
+from holdfast.front.session_store import SessionRecord, SessionStore
 async def run():
-    store = SqliteSessions(folder / "sessions.sqlite")
+    store = SessionStore(folder / "sessions.sqlite")
     for round in range(rounds):
         level = f"{number}.{round}"
         await store.save(bytes([number, round]) * 8, SessionRecord(until=4e9, seen=round, log_level=level))
@@ -150,7 +150,7 @@ def test_approvals(tmp_path: Path) -> None:
 
 def test_sessions(tmp_path: Path) -> None:
     write_at_once(SESSIONS, tmp_path)
-    store = SqliteSessions(tmp_path / "sessions.sqlite")
+    store = SessionStore(tmp_path / "sessions.sqlite")
 
     async def check() -> None:
         for number in range(WRITERS):

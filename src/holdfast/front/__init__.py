@@ -16,7 +16,6 @@ if TYPE_CHECKING:
         FleetSessions as FleetSessions,
         SessionRecord as SessionRecord,
         SessionStore as SessionStore,
-        SqliteSessions as SqliteSessions,
     )
     from holdfast.front.stdio import serve_stdio as serve_stdio
     from holdfast.front.tls import ServerTls as ServerTls, TlsFiles as TlsFiles

@@ -49,7 +49,6 @@ from holdfast.front.session_store import (
     IDLE_SECONDS,
     NOTE_SECONDS,
     SESSION_SECONDS,
-    MemorySessions,
     SessionRecord,
     SessionStore,
 )
@@ -380,7 +379,7 @@ class SessionIds:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.keys = keys or SessionKeys.for_this_process()
-        self.store: SessionStore = store or MemorySessions()
+        self.store = store or SessionStore()
         self.home = home or secrets.token_hex(4)
         """Names this process in the ids that it makes."""
         self.wall = wall

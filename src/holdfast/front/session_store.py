@@ -7,14 +7,14 @@ be written stays in memory and goes with the next write; a write is one transact
 Kept too is the digest of each list that a client with a stream of notices was given: after a restart the hub announces
 a changed list only if it did change. That is kept on this machine alone, and for as long as an idle session lives.
 
-``SessionStore`` is what the sessions use; a store that replicas share implements the same. ``SqliteSessions`` is a file
-that the hubs of one configuration share. A session leaves a row only when it has something to keep: it lived for an
-hour, set its log level, subscribed to a resource, or was ended. A row goes when its session would have expired.
+``SessionStore`` keeps it in memory until it is in a file that the hubs of one configuration share, written row by row;
+without a file it stays in memory. A session leaves a row only when it has something to keep: it lived for an hour, set
+its log level, subscribed to a resource, or was ended. A row goes when its session would have expired.
 
-``FleetSessions`` is the state of sessions in a fleet: what one replica knows about a session, all of them know within a
+``FleetSessions`` is the same store in a fleet: what one replica knows about a session, all of them know within a
 second. Nothing waits for the fleet's store: a change goes out with the next exchange, and every replica has a copy of
 all states, so a session is rebuilt without a question to anyone. The store is not trusted with the content: it is
-sealed with a key that is derived for each session from the session key. A file of this machine keeps the same beside.
+sealed with a key that is derived for each session from the session key. The file of this machine keeps the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -48,10 +48,8 @@ __all__ = [
     "NOTE_SECONDS",
     "SESSION_SECONDS",
     "FleetSessions",
-    "MemorySessions",
     "SessionRecord",
     "SessionStore",
-    "SqliteSessions",
 ]
 
 log = logging.getLogger("holdfast.front")
@@ -71,7 +69,7 @@ POLL_SECONDS = 0.5
 BUSY_SECONDS = 5.0
 PRUNE_SECONDS = 3_600.0
 MOST_IN_MEMORY = 100_000
-"""Rows, for a hub without a file. The oldest give way."""
+"""Rows, for a hub without a file or with one that fails. The oldest give way."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,65 +84,6 @@ class SessionRecord:
     log_level: str | None = None
     subscribed: frozenset[tuple[str, str]] = frozenset()
     """Server and original URI of each resource."""
-
-
-class SessionStore(Protocol):
-    """Keeps the records of sessions by their 16 bytes of id."""
-
-    @property
-    def shared(self) -> bool:
-        """Whether every hub that has the session key uses this store, and this hub knows all of it."""
-
-    async def load(self, session: bytes) -> SessionRecord | None:
-        """The record of a session, or None."""
-
-    async def save(self, session: bytes, record: SessionRecord) -> None:
-        """Keep a record. It is durable when this returns; a failure is logged. An ended session stays ended."""
-
-    async def load_listed(self, session: bytes) -> Mapping[str, str] | None:
-        """The lists that a session's client has, as digests by method; None if it is not known."""
-
-    async def save_listed(self, session: bytes, listed: Mapping[str, str], *, until: float) -> None:
-        """Keep the lists that a client has, until a time; other lists that are kept for it stay."""
-
-    async def run(self, on_ended: Callable[[bytes], None], on_changed: Callable[[bytes, SessionRecord], None]) -> None:
-        """Report sessions that another hub ended or, where the store can tell, changed, until cancelled."""
-
-
-class MemorySessions:
-    """Records that end with the process. ``SqliteSessions`` keeps in one what it has not written yet."""
-
-    shared = False
-
-    def __init__(self) -> None:
-        self.records: dict[bytes, SessionRecord] = {}
-        self.lists: dict[bytes, tuple[float, Mapping[str, str]]] = {}
-        """The lists of each session's client, and until when they are kept."""
-
-    async def load(self, session: bytes) -> SessionRecord | None:
-        """The record of a session, or None."""
-        return self.records.get(session)
-
-    async def save(self, session: bytes, record: SessionRecord) -> None:
-        """Keep a record. An ended session stays ended."""
-        known = self.records.pop(session, None)
-        self.records[session] = known if known is not None and known.ended else record
-        while len(self.records) > MOST_IN_MEMORY:
-            del self.records[next(iter(self.records))]
-
-    async def load_listed(self, session: bytes) -> Mapping[str, str] | None:
-        """The lists that a session's client has; None if that is not known."""
-        return self.lists.get(session, (0.0, None))[1]
-
-    async def save_listed(self, session: bytes, listed: Mapping[str, str], *, until: float) -> None:
-        """Keep the lists that a client has; other lists of it stay."""
-        _, before = self.lists.pop(session, (0.0, {}))
-        self.lists[session] = until, {**before, **listed}
-        while len(self.lists) > MOST_IN_MEMORY:
-            del self.lists[next(iter(self.lists))]
-
-    async def run(self, on_ended: Callable[[bytes], None], on_changed: Callable[[bytes, SessionRecord], None]) -> None:
-        """Return: there is no other hub."""
 
 
 _SCHEMA = """
@@ -169,94 +108,96 @@ INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
 """
 
 
-class SqliteSessions:
-    """Records in one SQLite file, written row by row: several hubs may share it.
+class SessionStore:
+    """The records of sessions by their 16 bytes of id, and the lists of their clients.
 
-    If the file fails, this process goes on with what it knows: what it could not write is kept in memory.
+    If the file fails, this process goes on with what it knows: what it could not write waits in memory.
     """
 
-    shared = False
-    """A hub on another machine may have the key, and has another file."""
-
-    def __init__(self, file: Path, *, wall: Callable[[], float] = time.time) -> None:
-        self._file = file
+    def __init__(self, file: Path | None = None, *, wall: Callable[[], float] = time.time) -> None:
+        self.file = file
         self._wall = wall
-        self._unwritten = MemorySessions()
+        self.records: dict[bytes, SessionRecord] = {}
+        """Those that are not in the file."""
+        self.lists: dict[bytes, tuple[float, Mapping[str, str]]] = {}
+        """The same of the lists of each session's client, with the time until when they are kept."""
         self._ended: set[bytes] = set()
         self._pruned = 0.0
         self._writing = anyio.Lock()
 
+    @property
+    def shared(self) -> bool:
+        """Whether every hub with the session key uses this store. One on another machine may have the key too."""
+        return False
+
     async def load(self, session: bytes) -> SessionRecord | None:
         """The record of a session, or None; None too if the file cannot be read, which is logged."""
-        if (unwritten := await self._unwritten.load(session)) is not None:
+        unwritten = self.records.get(session)
+        if unwritten is not None or self.file is None:
             return unwritten
         query = "SELECT until, seen, ended, log_level, subscribed FROM sessions WHERE id = ?"
-        return await anyio.to_thread.run_sync(self._read, query, session, _record)
+        return await anyio.to_thread.run_sync(_read, self.file, query, session, _record)
+
+    async def save(self, session: bytes, record: SessionRecord) -> None:
+        """Keep a record: at once in memory, in the file when this returns. An ended session stays ended."""
+        known = self.records.pop(session, None)
+        self.records[session] = known if known is not None and known.ended else record
+        await self._write_pending()
 
     async def load_listed(self, session: bytes) -> Mapping[str, str] | None:
-        """The lists that a session's client has; None if that is not known."""
-        unwritten = await self._unwritten.load_listed(session)
+        """The lists that a session's client has, as digests by method; None if it is not known."""
+        _, unwritten = self.lists.get(session, (0.0, None))
+        if self.file is None:
+            return unwritten
         query = "SELECT lists FROM listed WHERE id = ?"
-        written = await anyio.to_thread.run_sync(self._read, query, session, _lists)
+        written = await anyio.to_thread.run_sync(_read, self.file, query, session, _lists)
         return written if unwritten is None else {**(written or {}), **unwritten}
 
     async def save_listed(self, session: bytes, listed: Mapping[str, str], *, until: float) -> None:
-        """Keep the lists that a client has; on disk when this returns."""
-        await self._unwritten.save_listed(session, listed, until=until)
-        await self._write_pending()
-
-    async def save(self, session: bytes, record: SessionRecord) -> None:
-        """Keep a record; at once in memory, on disk when this returns."""
-        await self._unwritten.save(session, record)
+        """Keep the lists that a client has, until a time; other lists that are kept for it stay."""
+        _, before = self.lists.pop(session, (0.0, {}))
+        self.lists[session] = until, {**before, **listed}
         await self._write_pending()
 
     async def _write_pending(self) -> None:
         """Write all that waits, in one transaction: what came while the last write was under way goes together."""
+        for unwritten in (self.records, self.lists):
+            while len(unwritten) > MOST_IN_MEMORY:
+                del unwritten[next(iter(unwritten))]
+        if self.file is None:
+            return
         with anyio.CancelScope(shield=True):  # a write that began is short, and its outcome must be known
             async with self._writing:
-                records, lists = dict(self._unwritten.records), dict(self._unwritten.lists)
-                if not (records or lists) or not await anyio.to_thread.run_sync(self._write, records, lists):
-                    return
-                # What was changed meanwhile is another object, and waits for the next write.
-                for key in [key for key, one in records.items() if self._unwritten.records.get(key) is one]:
-                    del self._unwritten.records[key]
-                for key in [key for key, two in lists.items() if self._unwritten.lists.get(key) is two]:
-                    del self._unwritten.lists[key]
+                records, lists = dict(self.records), dict(self.lists)
+                waits = bool(records or lists)
+                if waits and await anyio.to_thread.run_sync(self._write, self.file, records, lists):
+                    # What was changed meanwhile is another object, and waits for the next write.
+                    self.records = {key: one for key, one in self.records.items() if records.get(key) is not one}
+                    self.lists = {key: one for key, one in self.lists.items() if lists.get(key) is not one}
 
     async def run(self, on_ended: Callable[[bytes], None], on_changed: Callable[[bytes, SessionRecord], None]) -> None:
-        """Report sessions that another hub ended, until cancelled."""
+        """Report sessions that another hub ended or, where the store can tell, changed, until cancelled."""
         stamp: FileStamp = None
-        while True:
-            (now,) = await stamps(self._file)
-            if now != stamp and (ended := await anyio.to_thread.run_sync(self._all_ended)) is not None:
+        while self.file is not None:
+            (now,) = await stamps(self.file)
+            if now != stamp and (ended := await anyio.to_thread.run_sync(_all_ended, self.file)) is not None:
                 stamp = now
                 for session in ended - self._ended:
                     on_ended(session)
                 self._ended = ended
             await sleep_until_poll(POLL_SECONDS)
 
-    def _read(self, query: str, session: bytes, made_of: Callable[..., T]) -> T | None:
-        """What a row of a session says; None if there is none, or the file cannot be read."""
-        seen = file_stamp(self._file)
-        try:
-            if not self._file.exists():
-                return None
-            with closing(self._open()) as database:
-                row = database.execute(query, (session,)).fetchone()
-            return made_of(*row) if row is not None else None
-        except (sqlite3.Error, OSError, ValueError, TypeError, AttributeError) as exc:
-            self._failed("read", seen, exc)
-            return None
-
-    def _write(self, records: dict[bytes, SessionRecord], listed: dict[bytes, tuple[float, Mapping[str, str]]]) -> bool:
+    def _write(
+        self, file: Path, records: dict[bytes, SessionRecord], listed: dict[bytes, tuple[float, Mapping[str, str]]]
+    ) -> bool:
         rows = [
             (key, one.until, one.seen, one.ended, one.log_level, json.dumps(sorted(one.subscribed)))
             for key, one in records.items()
         ]
-        seen = file_stamp(self._file)
+        seen = file_stamp(file)
         try:
-            private_folder(self._file.parent)
-            with closing(self._open()) as database, database:
+            private_folder(file.parent)
+            with closing(_open(file)) as database, database:
                 database.executemany(_WRITE, rows)
                 lists = [(key, until, json.dumps(dict(lists))) for key, (until, lists) in listed.items()]
                 database.executemany(_WRITE_LISTED, lists)
@@ -265,41 +206,58 @@ class SqliteSessions:
                     database.execute("DELETE FROM sessions WHERE until < ?", (now,))
                     database.execute("DELETE FROM listed WHERE until < ?", (now,))
         except (sqlite3.Error, OSError) as exc:
-            self._failed("written", seen, exc)
+            _failed(file, "written", seen, exc)
             return False
         return True
 
-    def _all_ended(self) -> set[bytes] | None:
-        try:
-            if not self._file.exists():
-                return set()
-            with closing(self._open()) as database:
-                return {key for (key,) in database.execute("SELECT id FROM sessions WHERE ended")}
-        except (sqlite3.Error, OSError) as exc:
-            log.debug("the session file %s cannot be read: %s", self._file, exc)
+
+def _read(file: Path, query: str, session: bytes, made_of: Callable[..., T]) -> T | None:
+    """What a row of a session says; None if there is none, or the file cannot be read."""
+    seen = file_stamp(file)
+    try:
+        if not file.exists():
             return None
+        with closing(_open(file)) as database:
+            row = database.execute(query, (session,)).fetchone()
+        return made_of(*row) if row is not None else None
+    except (sqlite3.Error, OSError, ValueError, TypeError, AttributeError) as exc:
+        _failed(file, "read", seen, exc)
+        return None
 
-    def _open(self) -> sqlite3.Connection:
-        new = not self._file.exists()
-        database = sqlite3.connect(self._file, timeout=BUSY_SECONDS, isolation_level="IMMEDIATE")
+
+def _all_ended(file: Path) -> set[bytes] | None:
+    try:
+        if not file.exists():
+            return set()
+        with closing(_open(file)) as database:
+            return {key for (key,) in database.execute("SELECT id FROM sessions WHERE ended")}
+    except (sqlite3.Error, OSError) as exc:
+        log.debug("the session file %s cannot be read: %s", file, exc)
+        return None
+
+
+def _open(file: Path) -> sqlite3.Connection:
+    new = not file.exists()
+    database = sqlite3.connect(file, timeout=BUSY_SECONDS, isolation_level="IMMEDIATE")
+    try:
+        if new:
+            file.chmod(0o600)
+        database.executescript(_SCHEMA)  # where all of it is there, this takes no lock
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _failed(file: Path, what: str, seen: FileStamp, exc: Exception) -> None:
+    log.warning("the session file %s could not be %s: %s", file, what, exc)
+    damaged = getattr(exc, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    if damaged:
         try:
-            if new:
-                self._file.chmod(0o600)
-            database.executescript(_SCHEMA)  # where all of it is there, this takes no lock
-        except BaseException:
-            database.close()
-            raise
-        return database
-
-    def _failed(self, what: str, seen: FileStamp, exc: Exception) -> None:
-        log.warning("the session file %s could not be %s: %s", self._file, what, exc)
-        damaged = getattr(exc, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-        if damaged:
-            try:
-                if (aside := set_aside_once(self._file, seen)) is not None:
-                    log.warning("it is set aside as %s", aside.name)
-            except OSError as refusal:
-                log.warning("it cannot be set aside: %s", refusal)
+            if (aside := set_aside_once(file, seen)) is not None:
+                log.warning("it is set aside as %s", aside.name)
+        except OSError as refusal:
+            log.warning("it cannot be set aside: %s", refusal)
 
 
 def _lists(written: str) -> Mapping[str, str]:
@@ -324,21 +282,20 @@ _ENDED: Final = SessionRecord(until=0.0, seen=0.0, ended=True)
 """Of an ended session nothing else is asked."""
 
 
-class FleetSessions:
-    """A ``SessionStore`` that the replicas of a fleet share."""
+class FleetSessions(SessionStore):
+    """The store that the replicas of a fleet share."""
 
     def __init__(
         self,
         fleet: Fleet,
         keys: SessionKeys,
-        beside: SessionStore,
+        file: Path | None = None,
         *,
         wall: Callable[[], float] = time.time,
     ) -> None:
+        super().__init__(file, wall=wall)
         self._fleet = fleet
         self._keys = keys
-        self._beside = beside
-        self._wall = wall
 
     @property
     def shared(self) -> bool:
@@ -347,7 +304,7 @@ class FleetSessions:
 
     async def load(self, session: bytes) -> SessionRecord | None:
         """The record of a session: the later one of the fleet's and of this machine's. An ended session is ended."""
-        own = await self._beside.load(session)
+        own = await super().load(session)
         if self._fleet.state.kept(_ended(session)) is not None or (own is not None and own.ended):
             return _ENDED
         fleets = self._opened(session, self._fleet.state.kept(_state(session)) or {})
@@ -360,15 +317,7 @@ class FleetSessions:
             self._fleet.state.write(_ended(session), {"until": until})
         else:
             self._fleet.state.write(_state(session), {"until": until, "sealed": self._sealed(session, record)})
-        await self._beside.save(session, record)
-
-    async def load_listed(self, session: bytes) -> Mapping[str, str] | None:
-        """The lists that a session's client has, as far as this machine knows."""
-        return await self._beside.load_listed(session)
-
-    async def save_listed(self, session: bytes, listed: Mapping[str, str], *, until: float) -> None:
-        """Keep the lists that a client has, on this machine: a row for each session is too much for the fleet."""
-        await self._beside.save_listed(session, listed, until=until)
+        await super().save(session, record)
 
     async def run(self, on_ended: Callable[[bytes], None], on_changed: Callable[[bytes, SessionRecord], None]) -> None:
         """Report what other replicas, and other hubs of this machine, ended and changed."""
@@ -383,7 +332,7 @@ class FleetSessions:
 
         self._fleet.listen("ended", ended)
         self._fleet.listen("session", changed)
-        await self._beside.run(on_ended, on_changed)
+        await super().run(on_ended, on_changed)
 
     def _sealed(self, session: bytes, record: SessionRecord) -> str:
         content = [record.until, record.seen, record.log_level, sorted(record.subscribed)]

@@ -170,5 +170,5 @@ def share_sessions(ids: SessionIds, fleet: Fleet | None) -> None:
     ids.home = home_name(fleet.replica)
     ids.wall = fleet.state.clock.time
     ids.one_machine = fleet.one_machine
-    ids.store = FleetSessions(fleet, ids.keys, ids.store, wall=fleet.state.clock.time)
+    ids.store = FleetSessions(fleet, ids.keys, ids.store.file, wall=fleet.state.clock.time)
     ids.events = fleet.events

@@ -52,7 +52,7 @@ from holdfast.front import (
     ServerTls,
     SessionIds,
     SessionKeys,
-    SqliteSessions,
+    SessionStore,
     TlsFiles,
     create_app,
     create_hub_app,
@@ -344,8 +344,8 @@ def _session_ids(serving: Serving, state_file: Path | None) -> SessionIds:
         # No key can be kept: the one of the supervisor serves all its workers, and ends with it.
         notice, keys = keys.notice, SessionKeys([serving.worker.task.key.encode()], shared=False)
         keys.notice = notice
-    store = SqliteSessions(state_file.with_suffix(".sessions.sqlite")) if state_file is not None else None
-    return SessionIds(keys, store)
+    file = state_file.with_suffix(".sessions.sqlite") if state_file is not None else None
+    return SessionIds(keys, SessionStore(file))
 
 
 def _control_server(  # noqa: PLR0913 - what the pages show comes from all parts of a hub
