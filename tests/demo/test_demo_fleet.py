@@ -19,13 +19,20 @@ from holdfast.demo.demo_servers import FAULTS, DemoControl, demo_fleet, running_
 from holdfast.errors import HoldfastError, ServerUnavailable, UnknownServer, UsageError
 from holdfast.hub.hub import Hub
 from holdfast.hub.reload import Reloader
+from tests.harness.waiting import came_true
 
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture(autouse=True)
+def _shorter_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.demo.demo_servers.WARM_UP", 1.2)
+    monkeypatch.setattr("holdfast.demo.demo_servers.LIFE", 2.0)
+
+
 @asynccontextmanager
 async def demo() -> AsyncIterator[tuple[Hub, DemoControl, Reloader]]:
-    async with demo_fleet(pace=5) as control, Hub(load_config(control.config_file)) as hub:
+    async with demo_fleet() as control, Hub(load_config(control.config_file)) as hub:
         with anyio.fail_after(60):
             await hub.ready()
             yield hub, control, Reloader(hub, control.config_file)
@@ -37,6 +44,12 @@ async def until(hub: Hub, server: str, wanted: Callable[[Health], bool]) -> Heal
     while not wanted(health := hub.server_health(server)):
         await anext(records)
     return health
+
+
+async def reloaded(control: DemoControl, reloader: Reloader, text: str, *, has: bool) -> None:
+    """Wait until the file was written again, and let the hub read it."""
+    await came_true(lambda: (text in control.config_file.read_text()) is has)
+    assert await reloader.look() or await reloader.look()
 
 
 async def calls_without_end(hub: Hub, tool: str, **arguments: str) -> None:
@@ -72,13 +85,14 @@ async def test_the_flapping_server_comes_and_goes_until_it_is_healed() -> None:
 async def test_what_is_wrong_in_the_definition_is_mended_there() -> None:
     async with demo() as (hub, control, reloader):
         control.heal("vault")
+        await reloaded(control, reloader, "X-Demo-Key", has=True)
         control.heal("calendar")
-        assert await reloader.look() or await reloader.look()
+        await reloaded(control, reloader, "calender-mcp", has=False)
         await until(hub, "vault", state(State.CONNECTED))
         await until(hub, "calendar", state(State.CONNECTED))
         assert "tide" in (await hub.call_tool("calendar__today")).text
         control.break_server("vault")
-        assert await reloader.look() or await reloader.look()
+        await reloaded(control, reloader, "X-Demo-Key", has=False)
         await until(hub, "vault", state(State.DENIED))
 
 

@@ -121,8 +121,29 @@ async def test_a_child_can_be_killed_and_is_started_again() -> None:
             server.kill()
             await came_true(lambda: len(server.pids) == 2)
             assert (await hub.call_tool("it__one")).text == "1"
-        with pytest.raises(ValueError, match="cannot deny"):
-            server.fail(Fault.DENY)
+        for fault in (Fault.DENY, Fault.BUSY):
+            with pytest.raises(ValueError, match="cannot answer with a status"):
+                server.fail(fault)
+
+
+async def test_a_busy_server_answers_503_until_it_is_healed() -> None:
+    async with HttpServer({"one": "1"}) as server, hub_of(server) as hub:
+        await hub.ready(10)
+        await server.fail(Fault.BUSY)
+        with pytest.raises(HoldfastError, match="503"):
+            await hub.call_tool("it__one")
+        await server.heal()
+        assert (await hub.call_tool("it__one")).text == "1"
+
+
+async def test_a_tool_may_say_how_it_is_listed_and_use_its_arguments() -> None:
+    greet = {"text": "hello, {name}", "description": "Greet a person", "inputs": {"name": "Who it is"}}
+    async with HttpServer({"greet": greet}) as http:
+        with StdioServer({"greet": greet}) as child:
+            for tool in (await load({"mcpServers": {"a": http.definition, "b": child.definition}})).tools:
+                assert tool.description == "Greet a person"
+                assert tool.input_schema["required"] == ["name"]
+                assert (await tool.call({"name": "Ada"})).text == "hello, Ada"
 
 
 def test_nothing_here_needs_a_test_framework() -> None:

@@ -8,16 +8,13 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import anyio
 import pytest
 
-from holdfast.config.read import load_config
 from holdfast.config.settings import Limits
 from holdfast.config.spec import ServerSpec
 from holdfast.core.redact import Redactor
-from holdfast.demo.demo_servers import demo_fleet
 from holdfast.wire import process
 from holdfast.wire.dial import Dialer
 from holdfast.wire.session import Connection
@@ -114,15 +111,3 @@ async def test_a_daemon_that_cleared_its_environment_is_adopted_and_ends_with_th
         await gone(daemon)
     with pytest.raises(ProcessLookupError):
         os.kill(daemon, 0)  # a dead orphan is collected
-
-
-@pytest.mark.usefixtures("adopting")
-async def test_the_demos_web_servers_are_not_taken_for_orphans_of_the_last_child() -> None:
-    async with demo_fleet() as control:
-        servers = load_config(control.config_file).servers
-        async with dialed(servers["notes"]):
-            pass
-        port = urlsplit(servers["weather"].url).port
-        assert port
-        async with await anyio.connect_tcp("127.0.0.1", port):
-            pass

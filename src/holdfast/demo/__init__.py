@@ -1,7 +1,7 @@
 """A small fleet of real servers to try Holdfast on: each fails in its own way, and can be broken and healed.
 
-``demo_server.py`` is the program of every server. ``demo_servers.py`` starts them, writes their ``mcp.json``, and lets
-a second terminal break and heal them.
+They are the scripted servers of ``holdfast.testing``. ``demo_servers.py`` starts them, writes their ``mcp.json``, and
+lets a second terminal break and heal them.
 """
 
 from __future__ import annotations

@@ -1,32 +1,34 @@
-"""The control of the demo: one small file holds the condition of each server, and the servers follow it.
+"""The demo: scripted servers of ``holdfast.testing``, and one small file that holds the condition of each.
 
-`holdfast demo` changes the file from a second terminal. One of the servers is broken by its definition; its
-definition is repaired in the fleet's `mcp.json`, which the hub reloads.
+Theory of operation. ``demo_fleet`` runs in the process that serves. It owns the servers, follows the file of
+conditions, and alone writes the fleet's ``mcp.json``, which the hub reloads. `holdfast demo` runs in a second terminal
+and changes the file of conditions alone (``DemoControl``), so that no file has two writers who overwrite each other.
+The two HTTP servers live in the event loop of the process that serves; the hub starts the others as its children, from
+their definitions.
 
-``demo_fleet`` starts the demo's HTTP servers and writes the fleet's ``mcp.json``; the hub starts the other servers.
+A condition is the name of a fault and the time of its begin. What a fault means now depends on that time: a server that
+warms up is healthy after a while, and one that flaps is killed in each period. Two faults are in the definition:
+`calendar` has a misspelled command, and `vault` lacks its key. When they are healed the definition changes, so that the
+hub tries again at once.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import anyio
-import anyio.abc
 
 from holdfast.control import running_hubs
 from holdfast.core import command_line
-from holdfast.demo import demo_server as program
 from holdfast.errors import HoldfastError, UnknownServer, UsageError
 from holdfast.files import replace_file
+from holdfast.testing import Fault, HttpServer, StdioServer
 
 __all__ = ["FAULTS", "HEALTHY", "DemoControl", "demo_fleet", "running_demo"]
 
@@ -49,8 +51,51 @@ FAULTS: Mapping[str, Mapping[str, str]] = {
 }
 """For each server the faults that it can have, and what each means; the first is its own."""
 
-_AT_FIRST = {name: HEALTHY if name == "notes" else next(iter(ways)) for name, ways in FAULTS.items()}
+WARM_UP = 6.0
+"""Seconds for which `weather` answers 503 after its start: long enough to see, short enough to wait for."""
+
+LIFE = 10.0
+"""Seconds after which a flapping server is killed."""
+
+GLANCE = 0.1
+"""Seconds between two looks at the conditions."""
+
+_SCRIPTED = {"down": Fault.REFUSE, "hanging": Fault.HANG, "starting": Fault.BUSY, "denied": Fault.DENY}
+"""The faults that a scripted server can have by itself."""
+
 _OVER_HTTP = ("weather", "vault")
+
+_TOOLS: Mapping[str, dict[str, str | dict[str, Any]]] = {
+    "notes": {"list_notes": {"description": "Give back all notes", "text": "1. Buy rope\n2. Ask about berth 7"}},
+    "weather": {
+        "forecast": {
+            "description": "Tell today's weather",
+            "inputs": {"city": "The name of a city"},
+            "text": "{city}: a light breeze, no rain before evening",
+        }
+    },
+    "ticker": {
+        "price": {
+            "description": "Tell a share's price",
+            "inputs": {"symbol": "The share's symbol"},
+            "text": "{symbol}: 128.40",
+        }
+    },
+    "vault": {
+        "read_secret": {
+            "description": "Read a secret",
+            "inputs": {"name": "The secret's name"},
+            "text": "the vault holds {name}, and you may read it",
+        }
+    },
+    "calendar": {
+        "today": {"description": "List today's appointments", "text": "09:00 high tide; 14:30 crew meeting"},
+    },
+}
+
+_Server: TypeAlias = HttpServer | StdioServer
+_Condition: TypeAlias = tuple[str, int]
+"""The fault that a server has now, and how many lives of it are over."""
 
 
 class DemoControl:
@@ -68,21 +113,16 @@ class DemoControl:
     @property
     def conditions(self) -> dict[str, str]:
         """The condition of each server now."""
-        fleet = self._read()
-        warm_up = program.WARM_UP / fleet["pace"]
-        return {name: _is_now(condition, warm_up) for name, condition in fleet["conditions"].items()}
+        return {name: fault for name, (fault, _) in self.seen().items()}
 
-    def create(self, *, pace: float = 1.0) -> None:
-        """Set every server to its first condition. ``pace`` divides all times of the demo."""
-        now = time.time()
-        conditions = {name: {"is": way, "since": now} for name, way in _AT_FIRST.items()}
-        _write(self._fleet, {"conditions": conditions, "ports": {}, "pace": pace})
+    def seen(self) -> dict[str, _Condition]:
+        """The conditions as the servers follow them."""
+        return {name: _is_now(**condition) for name, condition in self._read().items()}
 
-    def put_on_ports(self, ports: Mapping[str, int]) -> None:
-        """Store the ports of the HTTP servers, and write the ``mcp.json``."""
-        fleet = self._read()
-        fleet["ports"] = dict(ports)
-        self._save(fleet)
+    def create(self) -> None:
+        """Set every server to its first condition: its own fault, and `notes` has none."""
+        first = {name: HEALTHY if name == "notes" else next(iter(ways)) for name, ways in FAULTS.items()}
+        self._write({name: {"fault": fault, "since": time.time()} for name, fault in first.items()})
 
     def break_server(self, name: str, way: str | None = None) -> str:
         """Break a server; returns its fault."""
@@ -97,43 +137,17 @@ class DemoControl:
         """Heal a server."""
         self._set(_known(name), HEALTHY)
 
-    def command(self, how: str, name: str) -> list[str]:
-        """The command that starts a server."""
-        return [sys.executable, "-I", "-S", program.__file__, how, name, str(self._fleet)]
+    def _set(self, name: str, fault: str) -> None:
+        self._write({**self._read(), name: {"fault": fault, "since": time.time()}})
 
-    def _set(self, name: str, way: str) -> None:
-        fleet = self._read()
-        fleet["conditions"][name] = {"is": way, "since": time.time()}
-        self._save(fleet)
-
-    def _save(self, fleet: dict[str, Any]) -> None:
-        _write(self._fleet, fleet)
-        config = self._config(fleet)
-        if not self.config_file.exists() or json.loads(self.config_file.read_text()) != config:
-            _write(self.config_file, config)
-
-    def _config(self, fleet: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            "mcpServers": {name: self._definition(name, fleet) for name in FAULTS},
-            # A visitor does not wait for a minute: the times that are long by default are short here.
-            "holdfast": {"breaker": {"cooldown": "10s"}, "reconnect": {"selfProbe": "15s"}, "refresh": "15s"},
-        }
-
-    def _definition(self, name: str, fleet: Mapping[str, Any]) -> dict[str, Any]:
-        condition = fleet["conditions"][name]["is"]
-        if name in _OVER_HTTP:
-            with_key = (
-                {"headers": {program.KEY_HEADER: program.KEY}} if name == "vault" and condition != "denied" else {}
-            )
-            return {"type": "http", "url": f"http://127.0.0.1:{fleet['ports'][name]}/mcp", **with_key}
-        command, *args = self.command("stdio", name)
-        return {"command": "calender-mcp" if condition == "mistyped" else command, "args": args}
-
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> dict[str, dict[str, Any]]:
         try:
-            return cast("dict[str, Any]", json.loads(self._fleet.read_text()))
+            return cast("dict[str, dict[str, Any]]", json.loads(self._fleet.read_text()))
         except OSError as exc:
             raise _nothing_runs() from exc
+
+    def _write(self, conditions: Mapping[str, object]) -> None:
+        replace_file(self._fleet, json.dumps(conditions, indent=2))
 
 
 def running_demo() -> tuple[DemoControl, str]:
@@ -144,10 +158,11 @@ def running_demo() -> tuple[DemoControl, str]:
     return DemoControl(Path(found.config).parent), f"{found.url}/mcp"
 
 
-def _is_now(condition: Mapping[str, Any], warm_up: float) -> str:
-    """A server that was starting may be healthy now."""
-    over = condition["is"] == "starting" and time.time() > condition["since"] + warm_up
-    return HEALTHY if over else str(condition["is"])
+def _is_now(*, fault: str, since: float) -> _Condition:
+    passed = time.time() - since
+    if fault == "starting" and passed > WARM_UP:
+        return HEALTHY, 0
+    return fault, int(passed / LIFE) if fault == "flapping" else 0
 
 
 def _nothing_runs() -> HoldfastError:
@@ -160,84 +175,72 @@ def _known(name: str) -> str:
     return name
 
 
-def _write(file: Path, value: object) -> None:
-    replace_file(file, json.dumps(value, indent=2))
-
-
-START_SECONDS = 20.0
-"""A server of the demo starts in a tenth of a second; a machine under load may take longer."""
-
-END_SECONDS = 3.0
-"""A server ends when its stdin ends. A stopped process (Ctrl-Z) does not, and is killed after this time."""
-
-
 @asynccontextmanager
-async def demo_fleet(*, pace: float = 1.0) -> AsyncIterator[DemoControl]:
+async def demo_fleet() -> AsyncIterator[DemoControl]:
     """The fleet, during the block; ``control.config_file`` is its configuration."""
     async with AsyncExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-demo-"))
-        control = DemoControl(Path(folder))
-        control.create(pace=pace)
-        ports = {name: await stack.enter_async_context(_web(control, name)) for name in _OVER_HTTP}
-        control.put_on_ports(ports)
+        control = DemoControl(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-demo-"))))
+        servers: dict[str, _Server] = {}
+        for name, tools in _TOOLS.items():
+            if name in _OVER_HTTP:
+                web = HttpServer(tools, era="modern" if name == "weather" else "legacy")
+                servers[name] = await stack.enter_async_context(web)
+            else:
+                servers[name] = stack.enter_context(StdioServer(tools))
+        control.create()
+        following = _Following(control, servers)
+        await following.look()
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        stack.callback(tasks.cancel_scope.cancel)
+        tasks.start_soon(following.run)
         yield control
 
 
-@asynccontextmanager
-async def _web(control: DemoControl, name: str) -> AsyncIterator[int]:
-    """One HTTP server in a process of its own; gives its port."""
-    async with await _start(control.command("http", name)) as process:
-        try:
-            yield await _port(name, process)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await _end(process)
+class _Following:
+    """Lets the servers follow their conditions, and writes the ``mcp.json`` after them."""
 
+    def __init__(self, control: DemoControl, servers: Mapping[str, _Server]) -> None:
+        self._control = control
+        self._servers = servers
+        self._followed: dict[str, _Condition] = {}
 
-async def _start(command: list[str]) -> anyio.abc.Process:
-    # They need no secret, and every program of this user can read their variables.
-    environment = {name: value for name, value in os.environ.items() if name.startswith(_NEEDED)}
-    return await anyio.open_process(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=None,
-        env=environment,
-    )
+    async def run(self) -> None:
+        while True:
+            await anyio.sleep(GLANCE)
+            await self.look()
 
+    async def look(self) -> None:
+        for name, condition in self._control.seen().items():
+            if condition != self._followed.get(name):
+                with suppress(OSError):  # its port is taken: it is tried again at the next look
+                    await self._become(self._servers[name], condition[0])
+                    self._followed[name] = condition
+        # After the servers: a changed definition lets the hub dial at once, and the server must be ready for that.
+        written = json.dumps(self._config(), indent=2)
+        if not self._control.config_file.exists() or self._control.config_file.read_text() != written:
+            replace_file(self._control.config_file, written)
 
-_NEEDED = (
-    "PATH",
-    "HOME",
-    "LANG",
-    "LC_",
-    "TMPDIR",
-    "PYTHON",
-    "LD_",
-    "DYLD_",
-    "COVERAGE_",
-    "COV_CORE_",
-    "HOLDFAST_TEST_",
-)
-"""How the names of the variables begin that a server of the demo gets."""
+    async def _become(self, server: _Server, fault: str) -> None:
+        scripted = _SCRIPTED.get(fault)
+        if isinstance(server, HttpServer):
+            await server.heal()
+            if scripted is not None:
+                await server.fail(scripted)
+            return
+        server.heal()
+        if scripted is not None:
+            server.fail(scripted)
+        elif fault == "flapping":
+            server.kill()
 
-
-async def _port(name: str, process: anyio.abc.Process) -> int:
-    assert process.stdout is not None  # noqa: S101 - it was requested
-    with anyio.move_on_after(START_SECONDS):
-        said = b""
-        async for part in process.stdout:
-            said += part
-            if said.endswith(b"\n"):
-                return int(said)
-    raise HoldfastError(f"the demo's server `{name}` did not start", hint="is 127.0.0.1 usable on this machine?")
-
-
-async def _end(process: anyio.abc.Process) -> None:
-    assert process.stdin is not None  # noqa: S101 - it was requested
-    await process.stdin.aclose()
-    with anyio.move_on_after(END_SECONDS):
-        await process.wait()
-    if process.returncode is None:
-        process.kill()
-        await process.wait()
+    def _config(self) -> dict[str, Any]:
+        definitions = {name: dict(server.definition) for name, server in self._servers.items()}
+        if self._followed.get("calendar") == ("mistyped", 0):
+            definitions["calendar"]["command"] = "calender-mcp"
+        if self._followed.get("vault") != ("denied", 0):
+            definitions["vault"]["headers"] = {"X-Demo-Key": "open-sesame"}
+        return {
+            "mcpServers": {name: definitions[name] for name in FAULTS},
+            # A visitor does not wait for a minute: the times that are long by default are short here.
+            "holdfast": {"breaker": {"cooldown": "10s"}, "reconnect": {"selfProbe": "15s"}, "refresh": "15s"},
+        }

@@ -15,13 +15,13 @@ from enum import Enum
 
 TYPE_CHECKING = False  # importing typing takes a large part of the child's start time
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Mapping
     from typing import Any, Literal, TypeAlias
 
     Message: TypeAlias = dict[str, Any]
     Era: TypeAlias = Literal["legacy", "modern"]
 
-__all__ = ["LIST_CHANGED", "Fault", "encoded", "failure", "initialized", "listed", "said", "success"]
+__all__ = ["LIST_CHANGED", "Fault", "encoded", "failure", "filled", "initialized", "listed", "said", "success"]
 
 LEGACY_VERSION = "2025-11-25"
 MODERN_VERSION = "2026-07-28"
@@ -42,9 +42,11 @@ class Fault(Enum):
     """The connection ends, or the process exits, instead of an answer."""
     DENY = "deny"
     """Every request is refused with 403; for HTTP only."""
+    BUSY = "busy"
+    """Every request is answered with 503, as by a server that warms up; for HTTP only."""
 
 
-def said(message: Message, *, era: Era, tools: Iterable[str]) -> Message | None:
+def said(message: Message, *, era: Era, tools: Mapping[str, object]) -> Message | None:
     """The answer to a request other than ``tools/call``; None for a notification."""
     method = message.get("method")
     if "id" not in message:
@@ -65,11 +67,27 @@ def initialized(message: Message) -> Message:
     return success(message, {"protocolVersion": LEGACY_VERSION, "capabilities": _CAN, "serverInfo": _INFO})
 
 
-def listed(message: Message, *, era: Era, tools: Iterable[str]) -> Message:
+def listed(message: Message, *, era: Era, tools: Mapping[str, object]) -> Message:
     """The answer to ``tools/list``."""
-    schema = {"type": "object", "properties": {}}
-    named = [{"name": name, "description": f"The scripted tool {name}.", "inputSchema": schema} for name in tools]
-    return success(message, {"tools": named, **_of(era, cached=True)})
+    return success(message, {"tools": [_shown(*one) for one in tools.items()], **_of(era, cached=True)})
+
+
+def _shown(name: str, tool: object) -> Message:
+    """How a tool is listed. One that is an object says its ``description`` and its ``inputs``, texts by their names."""
+    given = tool if isinstance(tool, dict) else {}
+    inputs = {one: {"type": "string", "description": words} for one, words in given.get("inputs", {}).items()}
+    schema = {"type": "object", "properties": inputs, **({"required": list(inputs)} if inputs else {})}
+    return {"name": name, "description": given.get("description", f"The scripted tool {name}."), "inputSchema": schema}
+
+
+def filled(tool: str | Message, arguments: Message) -> str:
+    """The result of a tool: its text. In that of an object ``{name}`` stands for an argument."""
+    if isinstance(tool, str):
+        return tool
+    text = str(tool["text"])
+    for name, value in arguments.items():
+        text = text.replace(f"{{{name}}}", str(value))
+    return text
 
 
 def called(message: Message, text: str, *, era: Era, is_error: bool = False) -> Message:
@@ -136,7 +154,7 @@ class _Child:
         name = message["params"]["name"]
         if name not in script["tools"]:
             return failure(message, -32602, f"Unknown tool: {name}")
-        return called(message, script["tools"][name], era=era)
+        return called(message, filled(script["tools"][name], message["params"].get("arguments") or {}), era=era)
 
     def _read(self) -> Message:
         with open(self._script, encoding="utf-8") as script:  # noqa: PTH123 - pathlib doubles the starting time

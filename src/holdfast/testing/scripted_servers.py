@@ -44,12 +44,24 @@ async def stop_listening(listener: asyncio.Server) -> None:
         listener.close()
 
 
-Answer: TypeAlias = "str | Callable[[Mapping[str, Any]], str | Awaitable[str]]"
-"""The result of a tool: a text, or a function of its arguments, which may be async."""
+Answer: TypeAlias = "str | Message | Callable[[Mapping[str, Any]], str | Awaitable[str]]"
+"""The result of a tool: a text, or a function of its arguments, which may be async.
+
+An object has the ``text``, in which ``{name}`` stands for an argument, and how the tool is listed: its ``description``
+and its ``inputs``, a description of each argument by its name.
+"""
 
 _SESSION = "mcp-session-id"
 _JSON, _EVENTS = "application/json", "text/event-stream"
-_REASONS = {200: "OK", 202: "Accepted", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Not Allowed"}
+_REASONS = {
+    200: "OK",
+    202: "Accepted",
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Not Allowed",
+    503: "Service Unavailable",
+}
 
 
 class _Request(NamedTuple):
@@ -184,7 +196,8 @@ class _ScriptedState:
             return script.failure(message, -32602, f"Unknown tool: {name}")
         answer = self.tools[name]
         try:
-            text = answer(message["params"].get("arguments") or {}) if callable(answer) else answer
+            arguments = message["params"].get("arguments") or {}
+            text = answer(arguments) if callable(answer) else script.filled(answer, arguments)
             text = await text if inspect.isawaitable(text) else text
         except Exception as exc:  # noqa: BLE001 - a failing tool gives an error result, as on any server
             return script.called(message, f"{type(exc).__name__}: {exc}", era=self.era, is_error=True)
@@ -225,6 +238,8 @@ class _ScriptedConnection:
             self._writer.close()
         elif state.fault is Fault.DENY:
             await _respond(self._writer, 403, b"the scripted server denies everything", kind="text/plain")
+        elif state.fault is Fault.BUSY:
+            await _respond(self._writer, 503, b"warming up", kind="text/plain", headers={"retry-after": "1"})
         elif request.method == "POST":
             await self._post(request, message)
         else:
@@ -341,7 +356,7 @@ class StdioServer:
     Nothing runs until a client starts the command in ``definition``. The server logs what it receives.
     """
 
-    def __init__(self, tools: Mapping[str, str], *, era: Era = "legacy") -> None:
+    def __init__(self, tools: Mapping[str, str | Message], *, era: Era = "legacy") -> None:
         self._tools = dict(tools)
         self._era = era
         self._fault: Fault | None = None
@@ -385,8 +400,8 @@ class StdioServer:
 
     def fail(self, fault: Fault) -> None:
         """Fail in this way from now on."""
-        if fault is Fault.DENY:
-            raise ValueError("a process cannot deny a request: use HttpServer")
+        if fault in (Fault.DENY, Fault.BUSY):
+            raise ValueError("a process cannot answer with a status: use HttpServer")
         self._fault = fault
         self._write()
         if fault is Fault.REFUSE:
@@ -397,7 +412,7 @@ class StdioServer:
         self._fault = None
         self._write()
 
-    def set_tools(self, tools: Mapping[str, str]) -> None:
+    def set_tools(self, tools: Mapping[str, str | Message]) -> None:
         """Replace the tools, and send ``list_changed`` to the connected client."""
         self._tools = dict(tools)
         self._write()

@@ -32,7 +32,7 @@ async def test_an_operator_sees_what_is_wrong_with_the_demo_fleet_and_heals_it(t
         await page.come_in()
         await page.in_group("need", "vault", "calendar")
         await page.says("calendar", "calender-mcp was not found", "Install it", "holdfast doctor calendar --config")
-        await page.says("vault", '403: "this caller may not open the vault"', "credentials")
+        await page.says("vault", '403: "the scripted server denies everything"', "credentials")
         await page.in_group("up", "notes")
         await page.window.keep_picture("demo-light")
         await page.in_group("up", "weather")  # it came up by itself, and the page was not reloaded
