@@ -143,6 +143,9 @@ class _Said(NamedTuple):
     need: Need | None = None
 
 
+_Recogniser: TypeAlias = Callable[[Sequence[str]], _Said | None]
+
+
 def _read(text: str) -> _Said:
     lines = [line[:LONGEST_LINE].rstrip() for line in text[-LONGEST:].splitlines() if line.strip()]
     lines = list(_without_probe(lines)) or lines
@@ -230,7 +233,7 @@ def _withdrawn(lines: Sequence[str]) -> _Said | None:
     last = found[-1]
     why = last[4] or ""
     only = "" if last[1] or not last[3].startswith("==") else last[3]
-    return _needs("withdrawn", [last[2]], _without_arrow(lines[places[-1]]), only, _replacement(why), why=why)
+    return _needs("withdrawn", [last[2]], lines[places[-1]], only, _replacement(why), why=why)
 
 
 def _replacement(why: str) -> list[str]:
@@ -308,7 +311,7 @@ _HOST = re.compile(r"\bhttps://([\w.-]+(?::\d+)?)|\bhost='([\w.-]+)'")
 
 def _certificate(lines: Sequence[str]) -> _Said | None:
     line = next((line for line in lines if _UNTRUSTED.search(line) and not _BORING.search(line)), None)
-    return _needs("certificate", _hosts(lines), re.sub(r"^\s*cause:\s*", "", line)) if line is not None else None
+    return _needs("certificate", _hosts(lines), line) if line is not None else None
 
 
 def _hosts(lines: Sequence[str]) -> list[str]:
@@ -317,91 +320,108 @@ def _hosts(lines: Sequence[str]) -> list[str]:
     return [found[1] or found[2]] if found is not None else []
 
 
-_PACKAGES = (
-    re.compile(r"Because ([\w.@/-]+) was not found in the package registry"),
-    re.compile(r"^ERROR: No matching distribution found for ([\w.\[\]=<>~!-]+)"),
-    re.compile(r"Could not find a version that satisfies the requirement ([\w.-]+)"),
-    re.compile(r"Failed to resolve the latest version of ((?:@[\w.-]+/)?[\w.-]+?):(?:\s|$)"),
-    re.compile(r"^error: GET https?://\S+?/((?:@[\w.-]+(?:/|%2[fF]))?[\w.-]+) - 404"),
-    re.compile(r"npm package '((?:@[\w.-]+/)?[\w.-]+)' does not exist"),
-    re.compile(r"YN0027: ((?:@[\w.-]+/)?[\w.-]+)@\S+ can't be resolved"),
+class _Phrase(NamedTuple):
+    """How a program says that it needs something. The groups ``name`` and ``version`` of the pattern are the need's."""
+
+    kind: NeedKind
+    pattern: str
+    name: str = ""
+    """For a pattern that can mean this one alone."""
+    version: str = ""
+
+
+def _phrases(*phrases: _Phrase) -> _Recogniser:
+    """A recogniser of phrases. The first phrase that stands in any line decides: so the exact ones come first.
+
+    Phrase by phrase, not line by line: the exact message may stand below a general one.
+    """
+    known = [(phrase, re.compile(phrase.pattern)) for phrase in phrases]
+
+    def recognise(lines: Sequence[str]) -> _Said | None:
+        for (phrase, pattern), line in itertools.product(known, lines):
+            if found := pattern.search(line):
+                said = {"name": phrase.name, "version": phrase.version, **found.groupdict("")}
+                name = _address(said["name"], said.get("port", "")) if phrase.kind == "address" else said["name"]
+                version = re.sub(r"\s", "", said["version"]).rstrip(",")
+                return _needs(phrase.kind, [re.sub("%2[fF]", "/", name)] if name else [], line, version)
+        return None
+
+    return recognise
+
+
+def _address(host: str, port: str) -> str:
+    """An address as people write it: `[::1]:6379`."""
+    if not port:
+        host, _, port = host.rpartition(":") if ":" in host else (host, "", "")
+    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return f"{host}:{port}" if port else host
+
+
+# How uv, npm and its kin, pip, pnpm, Bun, Deno and Yarn say that there is no such version, or no such package.
+_packages = _phrases(
+    _Phrase("package", r"there (?:is|are) no versions? of (?P<name>[\w.-]+?)(?:==)(?P<version>[\w.+!]+)"),
+    _Phrase("package", r"No matching version found for (?P<name>(?:@[\w.-]+/)?[\w.-]+)@(?P<version>[^\s,]+)"),
+    _Phrase("package", r"No version matching \"(?P<version>[^\"]+)\" found for specifier \"(?P<name>[^\"]+)\""),
+    _Phrase("package", r"Because (?P<name>[\w.@/-]+) was not found in the package registry"),
+    _Phrase("package", r"^ERROR: No matching distribution found for (?P<name>[\w.\[\]=<>~!-]+)"),
+    _Phrase("package", r"Could not find a version that satisfies the requirement (?P<name>[\w.-]+)"),
+    _Phrase("package", r"Failed to resolve the latest version of (?P<name>(?:@[\w.-]+/)?[\w.-]+?):(?:\s|$)"),
+    _Phrase("package", r"^error: GET https?://\S+?/(?P<name>(?:@[\w.-]+(?:/|%2[fF]))?[\w.-]+) - 404"),
+    _Phrase("package", r"npm package '(?P<name>(?:@[\w.-]+/)?[\w.-]+)' does not exist"),
+    _Phrase("package", r"YN0027: (?P<name>(?:@[\w.-]+/)?[\w.-]+)@\S+ can't be resolved"),
 )
-"""How uv, pip, pnpm, Bun, Deno and Yarn say that there is no such package."""
-_VERSIONS = (
-    re.compile(r"there (?:is|are) no versions? of (?P<name>[\w.-]+?)(?:==)(?P<version>[\w.+!]+)"),
-    re.compile(r"No matching version found for (?P<name>(?:@[\w.-]+/)?[\w.-]+)@(?P<version>[^\s,]+)"),
-    re.compile(r"No version matching \"(?P<version>[^\"]+)\" found for specifier \"(?P<name>[^\"]+)\""),
-)
-
-
-def _packages(lines: Sequence[str]) -> _Said | None:
-    # Pattern by pattern, not line by line: the exact message may stand below a general one.
-    for pattern, line in itertools.product(_VERSIONS, lines):
-        if found := pattern.search(line):
-            return _needs("package", [found["name"]], _without_arrow(line), found["version"])
-    for pattern, line in itertools.product(_PACKAGES, lines):
-        if found := pattern.search(line):
-            return _needs("package", [re.sub("%2[fF]", "/", found[1])], _without_arrow(line))
-    return None
-
-
-def _without_arrow(line: str) -> str:
-    return re.sub(r"^\s*(?:cause:|╰─▶|×)\s*", "", line)
 
 
 _DOCKER = re.compile(r"^docker: |Error response from daemon")
-_NO_DOCKER = re.compile(
-    r"(?i)cannot connect to the docker daemon|error during connect:|permission denied while trying to connect to the "
-    r"docker daemon|docker daemon is not running"
-)
-_NO_IMAGE = re.compile(
-    r"(?i)(?:pull access denied for|manifest for|failed to resolve reference \"?)\s?([\w./:@-]+)"
-    r"|repository ([\w./:-]+) does not exist"
+_in_docker = _phrases(
+    _Phrase(
+        "docker",
+        r"(?i)cannot connect to the docker daemon|error during connect:|permission denied while trying to connect to "
+        r"the docker daemon|docker daemon is not running",
+    ),
+    _Phrase(
+        "image",
+        r"(?i)(?:pull access denied for|manifest for|failed to resolve reference \"?)\s?(?P<name>[\w./:@-]+)",
+    ),
+    _Phrase("image", r"(?i)repository (?P<name>[\w./:-]+) does not exist"),
 )
 
 
 def _docker(lines: Sequence[str]) -> _Said | None:
-    for line in lines:
-        if _NO_DOCKER.search(line):
-            return _needs("docker", [], line)
-        if found := _NO_IMAGE.search(line):
-            return _needs("image", [found[1] or found[2]], line)
     first = next((line for line in lines if _DOCKER.search(line)), None)
-    return _Said(_clean(first)) if first is not None else None
+    return _in_docker(lines) or (_Said(_clean(first)) if first is not None else None)
 
 
-_NEEDS_RUNTIME = re.compile(
-    r"(?i)\b(node|python)(?:\.js)?\b[^\n]{0,40}?((?:>=|~=|==|>|\^)\s?v?\d+(?:\.\d+)*(?:,\s?[<>!=~]=?\s?\d+(?:\.[\d*]+)*)*)"
-    r"|\b(?:requires?|needs?|wants?)\s+(?:at least\s+)?(node|python)(?:\.js)?\s+(?:version\s+)?(v?\d+(?:\.\d+)*)"
+_RANGE = r"(?P<version>(?:>=|~=|==|>|\^)\s?v?\d+(?:\.\d+)*(?:,\s?[<>!=~]=?\s?\d+(?:\.[\d*]+)*)*)"
+_AT_LEAST = r"\b(?:requires?|needs?|wants?)\s+(?:at least\s+)?"
+_runtimes = _phrases(
+    _Phrase("runtime", rf"(?i)\bnode(?:\.js)?\b[^\n]{{0,40}}?{_RANGE}", "node"),
+    _Phrase("runtime", rf"(?i)\bpython\b[^\n]{{0,40}}?{_RANGE}", "python"),
+    _Phrase("runtime", rf"(?i){_AT_LEAST}node(?:\.js)?\s+(?:version\s+)?(?P<version>v?\d+(?:\.\d+)*)", "node"),
+    _Phrase("runtime", rf"(?i){_AT_LEAST}python\s+(?:version\s+)?(?P<version>v?\d+(?:\.\d+)*)", "python"),
+    # Errors of an old runtime about a program for a newer one.
+    _Phrase(
+        "runtime",
+        r"ERR_REQUIRE_ESM|No such built-in module: node:|Cannot find module 'node:"
+        r"|Unexpected token '(?:\?\.|\?\?=?|\|\|=|&&=)'|\b(?:fetch|structuredClone) is not defined",
+        "node",
+    ),
+    _Phrase(
+        "runtime",
+        r"No module named 'tomllib'"
+        r"|cannot import name '\w+' from '(?:typing|types|asyncio|enum|datetime|collections(?:\.abc)?)'",
+        "python",
+    ),
 )
-_OLD_NODE = re.compile(
-    r"ERR_REQUIRE_ESM|No such built-in module: node:|Cannot find module 'node:"
-    r"|Unexpected token '(?:\?\.|\?\?=?|\|\|=|&&=)'|\b(?:fetch|structuredClone) is not defined"
-)
-_OLD_PYTHON = re.compile(
-    r"No module named 'tomllib'"
-    r"|cannot import name '\w+' from '(?:typing|types|asyncio|enum|datetime|collections(?:\.abc)?)'"
-)
-"""Errors of an old runtime about a program for a newer one."""
 
 
 def _runtime(lines: Sequence[str]) -> _Said | None:
-    return _runtime_in([line for line in lines if not _BORING.search(line)])
+    return _runtimes([line for line in lines if not _BORING.search(line)])
 
 
 def _engine(lines: Sequence[str]) -> _Said | None:
     """A package manager's warning about the runtime: the cause only if nothing else is told."""
-    return _runtime_in([line for line in lines if "EBADENGINE" in line])
-
-
-def _runtime_in(lines: Sequence[str]) -> _Said | None:
-    for line in lines:
-        if found := _NEEDS_RUNTIME.search(line):
-            return _needs("runtime", [(found[1] or found[3]).lower()], line, (found[2] or found[4]).replace(" ", ""))
-        for pattern, name in ((_OLD_NODE, "node"), (_OLD_PYTHON, "python")):
-            if pattern.search(line):
-                return _needs("runtime", [name], line)
-    return None
+    return _runtimes([line for line in lines if "EBADENGINE" in line])
 
 
 _EXCEPTION = re.compile(
@@ -422,7 +442,7 @@ def _python(lines: Sequence[str]) -> _Said | None:
         return None
     if _INVALID.search(line):
         return _Said(_clean(f"{line}: {_invalid_fields(lines[starts[-1] + 1 :])}"))
-    said = _caught([line]) or _conflict(line) or _asking(line, []) or _network([line]) or _Said(_clean(line))
+    said = _told_by(line)
     return _found_at(said, lines) or said
 
 
@@ -453,23 +473,11 @@ def _found_at(said: _Said, lines: Sequence[str]) -> _Said | None:
     return said._replace(need=said.need._replace(place=files[-1])) if files else None
 
 
-_CONFLICTS = (
-    re.compile(r"requires? ([A-Za-z][\w.-]*)((?:\s?[<>=!~]=?\s?[\w.*]+,?)+)[^\n]{0,40}(?:but you have|incompatible)"),
-    re.compile(r"\b([A-Za-z][\w.-]*)((?:[<>=!~]=?[\w.*]+,?)+) is required[^\n]{0,80} but found"),
-    re.compile(r"Requirement\.parse\('([A-Za-z][\w.-]*)((?:[<>=!~]=?[\w.*]+,?)+)'\)"),
-    re.compile(r"The '([A-Za-z][\w.-]*)((?:[<>=!~]=?[\w.*]+,?)+)' distribution was not found"),
-)
-"""How Python packages say which version of another one they need. A requirement stands as `--with` takes it."""
-_OF_PYDANTIC = re.compile(r"^TypeError: cannot specify both default and default_factory$")
-
-
-def _conflict(line: str) -> _Said | None:
-    if _OF_PYDANTIC.match(line):
-        return _needs("python_package", ["pydantic"], line, _OLD_PYDANTIC)
-    found = next((found for pattern in _CONFLICTS if (found := pattern.search(line))), None)
-    if found is None:
-        return None
-    return _needs("python_package", [found[1]], line, re.sub(r"\s", "", found[2]).rstrip(","))
+def _told_by(line: str, after: Sequence[str] = ()) -> _Said:
+    """What an error says, by its line and those after it."""
+    return (
+        _caught([line]) or _asking(line, after) or _argument([line, *after]) or _network([line]) or _Said(_clean(line))
+    )
 
 
 _NODE = re.compile(r"^(?:Uncaught |\[?)?(?:[A-Z]\w*)?Error(?: \[\w+\])?: \S")
@@ -486,7 +494,7 @@ def _node(lines: Sequence[str]) -> _Said | None:
     line = causes[-1] if causes else next((line for line in lines if _NODE.match(line)), None)
     if line is None:
         return None
-    said = _caught([line]) or _asking(line, []) or _network([line]) or _Said(_clean(line))
+    said = _told_by(line)
     if said.need is None or said.need.kind != "node_module":
         return said
     # `require` names its caller in the lines below. Node searches above that file: in what npx installed.
@@ -494,60 +502,68 @@ def _node(lines: Sequence[str]) -> _Said | None:
     return _needs("npx_folder", [folder[1]], line) if folder else said
 
 
-_PYTHON_MODULE = re.compile(r"No module named '?([\w.]+)'?")
-_NODE_MODULE = re.compile(r"Cannot find (?:module|package) '([^']+)'")
 _NPX_FOLDER = re.compile(r"/_npx/([0-9a-f]{8,64})/node_modules/")
-_NO_NAME = re.compile(r"cannot import name '(\w+)' from '(\w[\w.]*)' \([^)]*\bsite-packages\b")
-_NO_DECORATOR = re.compile(r"'Server' object has no attribute '((?:list|call|read|get|set|subscribe|unsubscribe)_\w+)'")
-"""A package without what a program takes from it: the program was written for another version of the package."""
-_OF_MCP_1 = re.compile(r"fastmcp|^FastMCP|^McpError$|^streamablehttp_client$|^RequestContext$")
-_OF_MCP_2 = re.compile(r"mcpserver|^MCPServer|^MCPError$")
 _OLD_PYDANTIC = "<2.12"
 """From 2.12 on, pydantic rejects fields of older libraries, and has no longer all that they took from its inside."""
-_NOT_INSTALLED = re.compile(
-    r"(?:ImportError|ModuleNotFoundError|RuntimeError): .*\bpip install (?:-U |--upgrade )?[\"'`]?"
-    r"([A-Za-z][\w.-]*(?:\[[\w,.-]+\])?)"
+_REQUIREMENT = r"(?P<name>[A-Za-z][\w.-]*)(?P<version>(?:\s?[<>=!~]=?\s?[\w.*]+,?)+)"
+"""A package and its versions. They stand in a need as `--with` takes them."""
+
+# A missing module, version or key, also where a program caught the exception and printed its text alone. A package
+# without what a program takes from it: the program was written for another version of the package. What each version of
+# the SDK has is known.
+_caught = _phrases(
+    _Phrase("variable", r"^\s*KeyError: '(?P<name>[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*)'\s*$"),
+    _Phrase("python_package", r"No module named '?mcp\.[\w.]*mcpserver", "mcp", ">=2"),
+    _Phrase("python_package", r"No module named '?mcp\.[\w.]*fastmcp", "mcp", "<2"),
+    _Phrase("python_package", r"No module named '?pydantic\._internal", "pydantic", _OLD_PYDANTIC),
+    # Python names the first part that is missing: of `a.b`, `a` is there. It is no package where a file of the server
+    # has the name of a module.
+    _Phrase("python_package", r"No module named '?(?P<name>\w+)\.[\w.]+'?(?!.* is not a package)"),
+    _Phrase("python_module", r"No module named '?(?P<name>\w+)'?(?![\w.'])(?!.* is not a package)"),
+    _Phrase(
+        "python_package",
+        r"cannot import name '(?:MCPServer|MCPError)\w*' from 'mcp\b[^(]*\([^)]*\bsite-packages\b",
+        "mcp",
+        ">=2",
+    ),
+    _Phrase(
+        "python_package",
+        r"cannot import name '(?:FastMCP\w*|McpError|streamablehttp_client|RequestContext)' from 'mcp\b[^(]*"
+        r"\([^)]*\bsite-packages\b",
+        "mcp",
+        "<2",
+    ),
+    _Phrase("python_package", r"cannot import name '\w+' from 'pydantic\._internal\b", "pydantic", _OLD_PYDANTIC),
+    _Phrase("python_package", r"cannot import name '\w+' from '(?P<name>\w+)[\w.]*' \([^)]*\bsite-packages\b"),
+    _Phrase(
+        "python_package",
+        r"'Server' object has no attribute '(?:list|call|read|get|set|subscribe|unsubscribe)_\w+'",
+        "mcp",
+        "<2",
+    ),
+    _Phrase(
+        "python_package",
+        r"^\s*TypeError: cannot specify both default and default_factory\s*$",
+        "pydantic",
+        _OLD_PYDANTIC,
+    ),
+    _Phrase("python_package", rf"requires? {_REQUIREMENT}[^\n]{{0,40}}(?:but you have|incompatible)"),
+    _Phrase("python_package", rf"\b{_REQUIREMENT} is required[^\n]{{0,80}} but found"),
+    _Phrase("python_package", rf"Requirement\.parse\('{_REQUIREMENT}'\)"),
+    _Phrase("python_package", rf"The '{_REQUIREMENT}' distribution was not found"),
+    # How a Python package says that it uses another one that it does not install by itself.
+    _Phrase(
+        "python_module",
+        r"(?:ImportError|ModuleNotFoundError|RuntimeError): .*\bpip install (?:-U |--upgrade )?[\"'`]?"
+        r"(?P<name>[A-Za-z][\w.-]*(?:\[[\w,.-]+\])?)",
+    ),
+    _Phrase(
+        "python_module",
+        r"(?:ImportError|ModuleNotFoundError): [`']?(?P<name>[a-z][\w.-]*)[`']? is (?:required|not installed)\b",
+    ),
+    _Phrase("npx_folder", r"^(?=.*Cannot find (?:module|package) ').*/_npx/(?P<name>[0-9a-f]{8,64})/node_modules/"),
+    _Phrase("node_module", r"Cannot find (?:module|package) '(?P<name>[^']+)'"),
 )
-_LACKS_PACKAGE = re.compile(
-    r"(?:ImportError|ModuleNotFoundError): [`']?([a-z][\w.-]*)[`']? is (?:required|not installed)\b"
-)
-"""How a Python package says that it uses another one that it does not install by itself."""
-_KEY_ERROR = re.compile(r"^KeyError: '([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*)'$")
-
-
-def _caught(lines: Sequence[str]) -> _Said | None:
-    """A missing module or key, also where a program caught the exception and printed its text alone."""
-    for line in lines:
-        if key := _KEY_ERROR.match(line.strip()):
-            return _needs("variable", [key[1]], line)
-        if found := _PYTHON_MODULE.search(line):
-            if "is not a package" in line:  # a file of the server has the name of a module
-                return _Said(_clean(line))
-            package, _, rest = found[1].partition(".")
-            # Python names the first part that is missing: of `a.b`, `a` is there.
-            return _other_version(package, rest, line) if rest else _needs("python_module", [package], line)
-        if found := _NO_NAME.search(line):
-            return _other_version(found[2].partition(".")[0], found[1], line)
-        if _NO_DECORATOR.search(line):
-            return _needs("python_package", ["mcp"], line, "<2")
-        if said := _conflict(line.strip()):
-            return said
-        if (found := _NOT_INSTALLED.search(line)) or (found := _LACKS_PACKAGE.search(line)):
-            return _needs("python_module", [found[1]], line)
-        if found := _NODE_MODULE.search(line):
-            folder = _NPX_FOLDER.search(line)
-            return _needs("npx_folder", [folder[1]], line) if folder else _needs("node_module", [found[1]], line)
-    return None
-
-
-def _other_version(package: str, missing: str, line: str) -> _Said:
-    """A need for another version of a package; the SDK's own is known by what each version has."""
-    version = ""
-    if package == "mcp":
-        version = ">=2" if _OF_MCP_2.search(missing) else "<2" if _OF_MCP_1.search(missing) else ""
-    elif package == "pydantic" and "pydantic._internal" in line:
-        version = _OLD_PYDANTIC
-    return _needs("python_package", [package], line, version)
 
 
 _ERROR = re.compile(r"(?i)^(?:[\w.@/-]+: )?\W?(?:fatal|error|panic)\b ?(?:\[\w+\])?:? \S")
@@ -557,8 +573,7 @@ def _error(lines: Sequence[str]) -> _Said | None:
     """The first line that begins as an error; a usage text may follow it."""
     for at, line in enumerate(lines):
         if _ERROR.match(line) and not _BORING.search(line):
-            after = lines[at + 1 :]
-            return _asking(line, after) or _argument([line, *after]) or _network([line]) or _Said(_clean(line))
+            return _told_by(line, lines[at + 1 :])
     return None
 
 
@@ -687,47 +702,24 @@ def _are_alternatives(line: str, found: Sequence[re.Match[str]], at: int) -> boo
     return _CHOICE.search(line, start, found[at].start()) is not None
 
 
-_UNREACHED = (
-    re.compile(r"\b(?:ECONNREFUSED|ETIMEDOUT|EHOSTUNREACH|ENETUNREACH) ([\w.:\[\]-]+:\d+)"),
-    re.compile(r"\bgetaddrinfo (?:ENOTFOUND|EAI_AGAIN) ([\w.-]+)"),
-    re.compile(r"Connect call failed \('([\w.:-]+)', (\d+)"),
-    re.compile(r"connection to server at \"([\w.:-]+)\"(?: \([\w.:]+\))?, port (\d+) failed"),
-    re.compile(r"Error -?\d+ connecting to ([\w.:-]+:\d+)"),
-    re.compile(r"\b([\w.-]+:\d+): \[Errno \d+\] Connection refused"),
-    re.compile(r"\bhost='([\w.-]+)', port=(\d+)\): Max retries exceeded"),
-    re.compile(r"\bdial tcp ([\w.:\[\]-]+:\d+): connect: "),
-    re.compile(r"Can't connect to MySQL server on '([\w.-]+(?::\d+)?)'"),
+# How Node, Python, its drivers of databases, Go and Rust say that a service does not answer at its address, or that
+# another process listens on a port.
+_network = _phrases(
+    _Phrase("address", r"\b(?:ECONNREFUSED|ETIMEDOUT|EHOSTUNREACH|ENETUNREACH) (?P<name>[\w.:\[\]-]+:\d+)"),
+    _Phrase("address", r"\bgetaddrinfo (?:ENOTFOUND|EAI_AGAIN) (?P<name>[\w.-]+)"),
+    _Phrase("address", r"Connect call failed \('(?P<name>[\w.:-]+)', (?P<port>\d+)"),
+    _Phrase("address", r"connection to server at \"(?P<name>[\w.:-]+)\"(?: \([\w.:]+\))?, port (?P<port>\d+) failed"),
+    _Phrase("address", r"Error -?\d+ connecting to (?P<name>[\w.:-]+:\d+)"),
+    _Phrase("address", r"\b(?P<name>[\w.-]+:\d+): \[Errno \d+\] Connection refused"),
+    _Phrase("address", r"\bhost='(?P<name>[\w.-]+)', port=(?P<port>\d+)\): Max retries exceeded"),
+    _Phrase("address", r"\bdial tcp (?P<name>[\w.:\[\]-]+:\d+): connect: "),
+    _Phrase("address", r"Can't connect to MySQL server on '(?P<name>[\w.-]+(?::\d+)?)'"),
+    _Phrase("port", r"(?i)\baddress already in use \S*?:(?P<name>\d+)$"),
+    _Phrase("port", r"(?i)\('[^']*', (?P<name>\d+)\): .*\baddress already in use\b"),
+    _Phrase("port", r"(?i)\baddress already in use: \('[^']*', (?P<name>\d+)\)"),
+    _Phrase("port", r"(?i)\blisten tcp \S*:(?P<name>\d+): .*\baddress already in use\b"),
+    _Phrase("port", r"(?i)\bEADDRINUSE\b|\baddress already in use\b|\bAddrInUse\b"),
 )
-"""How Node, Python, its drivers of databases, and Go say that a service does not answer at its address."""
-
-
-def _network(lines: Sequence[str]) -> _Said | None:
-    """A service that does not answer, or a port that is taken."""
-    for line, pattern in itertools.product(lines, _UNREACHED):
-        if found := pattern.search(line):
-            return _needs("address", [_address(*found.groups())], line)
-    return _taken(lines)
-
-
-def _address(host: str, port: str = "") -> str:
-    """An address as people write it: `[::1]:6379`."""
-    if not port:
-        host, _, port = host.rpartition(":") if ":" in host else (host, "", "")
-    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
-    return f"{host}:{port}" if port else host
-
-
-_TAKEN = re.compile(r"(?i)\bEADDRINUSE\b|\baddress already in use\b|\bAddrInUse\b")
-"""How Node, Python, Go and Rust say that another process listens on a port."""
-_ITS_PORT = re.compile(r"\bin use \S*?:(\d+)$|', (\d+)\)|\blisten tcp \S*:(\d+)")
-
-
-def _taken(lines: Sequence[str]) -> _Said | None:
-    line = next((line for line in lines if _TAKEN.search(line)), None)
-    if line is None:
-        return None
-    port = _ITS_PORT.search(line)
-    return _needs("port", [one for one in port.groups() if one] if port is not None else [], line)
 
 
 _WORDS = re.compile(
@@ -748,7 +740,7 @@ _BORING = re.compile(
 
 # The order decides. First the tools that name their cause, then tracebacks, then lines that look like an error. A line
 # that only has a suspicious word comes last: most programs print some of them while all is well.
-_RECOGNISERS: tuple[Callable[[Sequence[str]], _Said | None], ...] = (
+_RECOGNISERS: tuple[_Recogniser, ...] = (
     _npm,
     _withdrawn,
     _executable,
@@ -769,5 +761,9 @@ _RECOGNISERS: tuple[Callable[[Sequence[str]], _Said | None], ...] = (
 )
 
 
+_ARROW = re.compile(r"^\s*(?:cause:|╰─▶|×)\s*(?=\S)")
+
+
 def _clean(line: str) -> str:
-    return " ".join(line.split())
+    """A line without its indentation, and without what uv and npm draw before it."""
+    return " ".join(_ARROW.sub("", line).split())
