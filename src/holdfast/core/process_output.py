@@ -50,6 +50,9 @@ LONGEST = 16 * 1024
 LONGEST_LINE = 1000
 """How many characters of a line are read."""
 
+MOST_LINES = 300
+"""How many lines at the end of an output are read. Each is compared with all patterns, on the event loop (SEC-7)."""
+
 MOST_VARIABLES = 3
 
 ListKind: TypeAlias = Literal["", "all", "one"]
@@ -147,7 +150,7 @@ _Recogniser: TypeAlias = Callable[[Sequence[str]], _Said | None]
 
 
 def _read(text: str) -> _Said:
-    lines = [line[:LONGEST_LINE].rstrip() for line in text[-LONGEST:].splitlines() if line.strip()]
+    lines = [line[:LONGEST_LINE].rstrip() for line in text[-LONGEST:].splitlines() if line.strip()][-MOST_LINES:]
     lines = list(_without_probe(lines)) or lines
     for recognise in _RECOGNISERS:
         if (found := recognise(lines)) is not None:
