@@ -298,22 +298,51 @@ class HttpEndpoint:
         else:
             session.serving += 1
             try:
-                if request.head.method != "POST":
+                if request.head.method == "POST":
+                    await self._serve_post(request, reply, session)
+                else:
                     await self._serve_session(request, reply, session)
-                elif (message := await self._read_post(request, reply, session)) is not None:
-                    # By the credential of this request: another token of the principal may see less of its stream.
-                    rights = self.server.view.seen_by(principal).rights
-                    stream = MessageStream(session, reply, self.sessions.backlog, bytes(message.id or b""), rights)
-                    reply.wait_for_result(session.header, stream.prime)
-                    try:
-                        await session.exchange.handle(message, stream, headers, identity=principal)
-                    except LivesElsewhere as found:
-                        await self._answer_elsewhere(found, session.exchange, message, request, reply, stream)
-                    finally:
-                        self.in_flight.end(session.principal, counted=not request.forwarded)
             finally:
                 session.serving -= 1
                 session.used_at = session.exchange.now()
+
+    async def _answer(
+        self, message: Message, request: Request, reply: Reply, stream: MessageStream, exchange: Exchange
+    ) -> None:
+        """Have the exchange answer a request, within its quota.
+
+        The replica answers that has to, where it is another one. It may have left: then the exchange is asked again. A
+        forwarded request goes no further, and the replica that it came in at counts it.
+        """
+        headers = stream.session.header if stream.session is not None else b""
+        # A stream for long is a connection, and no call.
+        counted = not request.forwarded and not (stream.session is None and message.method == LISTEN)
+        if (exceeded := self.in_flight.begin(request.principal, counted=counted)) is not None:
+            _over_quota(reply, message, exceeded, headers)
+            return
+        reply.wait_for_result(headers, stream.prime)
+        try:
+            for _ in range(MOST_TRIES):
+                try:
+                    await exchange.handle(message, stream, request.headers, identity=request.principal)
+                except LivesElsewhere as found:
+                    if self.peers is None:
+                        raise
+                    if request.forwarded:
+                        refuse_forwarded(reply, 421, "the connections of this client are on another replica now")
+                        return
+                    try:
+                        stream.done = await self.peers.answer(found, request, reply)
+                    except MCPError as exc:
+                        stream.error(message.id or b"null", exc.error)
+                    if stream.done:
+                        return
+                else:
+                    return
+            text = "the replica with the connections of this client was not found; try again"
+            stream.error(message.id or b"null", ErrorData(code=INTERNAL_ERROR, message=text))
+        finally:
+            self.in_flight.end(request.principal, counted=counted)
 
     # The legacy era.
 
@@ -325,17 +354,8 @@ class HttpEndpoint:
             _refuse(reply, 400, "Bad Request: Missing session ID")
         elif request.head.method != "POST":
             _refuse(reply, 405, "Method Not Allowed", b"allow: GET, POST, DELETE\r\n")
-        elif _takes_post(request, reply):
-            try:
-                message = await read_message(await self._body(request))
-                _check_routing(message, request)
-            except MCPError as exc:
-                reply.plain(400, error_message(None, exc.error))
-                return
-            if message.is_request and message.method == "initialize":
-                self._initialize(message, reply, request.principal)
-            else:
-                _refuse(reply, 400, "Bad Request: Missing session ID")
+        else:
+            await self._serve_post(request, reply, None)
 
     def _initialize(self, message: Message, reply: Reply, principal: Principal) -> None:
         """The handshake; no server behind the hub is waited for.
@@ -368,32 +388,32 @@ class HttpEndpoint:
         else:
             _refuse(reply, 405, "Method Not Allowed", b"allow: GET, POST, DELETE\r\n" + session.header)
 
-    async def _read_post(self, request: Request, reply: Reply, session: HttpSession) -> Message | None:
-        """The request in a POST, which is in flight from now on; None if it is refused.
-
-        Any other message has its answer when this returns.
-        """
-        if not _takes_post(request, reply, session.header):
-            return None
+    async def _serve_post(self, request: Request, reply: Reply, session: HttpSession | None) -> None:
+        """One message, or a batch; without a session the handshake alone."""
+        headers = session.header if session is not None else b""
+        if not _takes_post(request, reply, headers):
+            return
         body = await self._body(request)
         try:
             message = await read_message(body)
             _check_routing(message, request)
         except MCPError as exc:
-            if is_batch(body, session.ticket.version) and not _is_routed(request):
+            if session is not None and is_batch(body, session.ticket.version) and not _is_routed(request):
                 await self._batch(body, request, reply, session)
             else:
-                reply.plain(400, error_message(None, exc.error), JSON_HEADER + session.header)
-            return None
+                reply.plain(400, error_message(None, exc.error), JSON_HEADER + headers)
+            return
         if message.method == "initialize" and message.is_request:
             self._initialize(message, reply, request.principal)
+        elif session is None:
+            _refuse(reply, 400, "Bad Request: Missing session ID")
         elif not message.is_request:
             await self._take(message, request, reply, session)
-        elif (exceeded := self.in_flight.begin(session.principal, counted=not request.forwarded)) is not None:
-            _over_quota(reply, message, exceeded, session.header)
         else:
-            return message
-        return None
+            # By the credential of this request: another token of the principal may see less of its stream.
+            rights = self.server.view.seen_by(request.principal).rights
+            stream = MessageStream(session, reply, self.sessions.backlog, bytes(message.id or b""), rights)
+            await self._answer(message, request, reply, stream, session.exchange)
 
     async def _take(self, message: Message, request: Request, reply: Reply, session: HttpSession) -> None:
         """A notification or an answer of a client: it may concern another replica."""
@@ -459,22 +479,16 @@ class HttpEndpoint:
     # The modern era.
 
     async def _serve_modern(self, request: Request, reply: Reply, version: str) -> None:
-        message, principal = await self._read_modern(request, reply, version), request.principal
+        message = await self._read_modern(request, reply, version)
         if message is None or message.key is None:
             return
         stream = MessageStream(None, reply, self.sessions.backlog)
-        reply.wait_for_result()
-        exchange = Exchange(self.server, stream, era="modern", principal=principal)
+        exchange = Exchange(self.server, stream, era="modern", principal=request.principal)
         with request.ending_with_client(partial(exchange.cancel, message.key)):
-            try:
-                await exchange.handle(message, stream, request.headers, identity=principal)
-            except LivesElsewhere as found:
-                await self._answer_elsewhere(found, exchange, message, request, reply, stream)
-            finally:
-                self.in_flight.end(principal, counted=_counts(message, request))
+            await self._answer(message, request, reply, stream, exchange)
 
     async def _read_modern(self, request: Request, reply: Reply, version: str) -> Message | None:
-        """The request in a POST, which is in flight from now on; None if it is refused, and for a notification."""
+        """The request in a POST; None if it is refused, and for a notification."""
         takes_json, reply.streams = _accepted(request.headers.get("accept"))
         if request.head.method != "POST":
             if request.head.method == "DELETE" and self._forget(request):
@@ -499,8 +513,6 @@ class HttpEndpoint:
             reply.plain(400, error_message(message.id, error))
         elif message.method == LISTEN and not reply.streams:
             _refuse(reply, 406, "Not Acceptable: Client must accept text/event-stream")
-        elif (exceeded := self.in_flight.begin(request.principal, counted=_counts(message, request))) is not None:
-            _over_quota(reply, message, exceeded)
         else:
             return message
         return None
@@ -525,40 +537,6 @@ class HttpEndpoint:
             if self.peers is not None:
                 self.server.broker.start(self.peers.forget_client, key)
         return key is not None
-
-    async def _answer_elsewhere(
-        self,
-        found: LivesElsewhere,
-        exchange: Exchange,
-        message: Message,
-        request: Request,
-        reply: Reply,
-        stream: MessageStream,
-    ) -> None:
-        """Let the replica answer that has to. It may have left: then the exchange is asked again, here.
-
-        A forwarded request goes no further.
-        """
-        if self.peers is None:
-            raise found
-        for _ in range(MOST_TRIES):
-            if request.forwarded:
-                refuse_forwarded(reply, 421, "the connections of this client are on another replica now")
-                return
-            try:
-                stream.done = await self.peers.answer(found, request, reply)
-            except MCPError as exc:
-                stream.error(message.id or b"null", exc.error)
-            if stream.done:
-                return
-            try:
-                await exchange.handle(message, stream, request.headers, identity=request.principal)
-            except LivesElsewhere as again:
-                found = again
-            else:
-                return
-        text = "the replica with the connections of this client was not found; try again"
-        stream.error(message.id or b"null", ErrorData(code=INTERNAL_ERROR, message=text))
 
     def __repr__(self) -> str:
         return f"<HttpEndpoint of {self.server.view!r} {self.in_flight}>"
@@ -642,11 +620,6 @@ def _takes_post(request: Request, reply: Reply, headers: bytes = b"") -> bool:
     elif sends != _JSON:
         _refuse(reply, 415, "Unsupported Media Type: Content-Type must be application/json", headers)
     return takes_json and sends == _JSON
-
-
-def _counts(message: Message, request: Request) -> bool:
-    """Whether a request uses the quota of calls. A stream for long is a connection, and no call."""
-    return message.method != LISTEN and not request.forwarded
 
 
 def _is_routed(request: Request) -> bool:

@@ -93,8 +93,8 @@ _OF_CONNECTION: Final = frozenset({"connection", "content-length", "date", "keep
 LARGEST_ANSWER: Final = 512 * 1024 * 1024
 """Bytes of an answer that is no stream."""
 
-MOST_TRIES: Final = 3
-"""How often a request looks for the replica that it belongs to."""
+MOST_TRIES: Final = 4
+"""How often a request looks where it belongs: here, or at which other replica."""
 
 UNKNOWN_QUESTION: Final = (
     "this question is not open: it was asked before the hub was restarted, or by another replica; "
