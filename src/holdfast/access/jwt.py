@@ -119,7 +119,9 @@ class JwtVerifier:
         self._resource = resource
         self._claims = (user_claim, groups_claim, scopes_claim)
         is_address = keys.startswith(("https://", "http://"))
-        self._find: _PublishedKeys | _KeyFromFile = _PublishedKeys(keys) if is_address else _KeyFromFile(Path(keys))
+        self._published = _PublishedKeys(keys) if is_address else None
+        self._own_key = "" if is_address else _key_in(Path(keys))
+        """The key for every token, where it is in a file."""
         self._checking = anyio.CapacityLimiter(CHECKS_AT_ONCE)
 
     def __repr__(self) -> str:
@@ -168,7 +170,7 @@ class JwtVerifier:
             header = jwt.get_unverified_header(token)
             if header.get("alg") not in ALGORITHMS:
                 return None
-            key = await self._find(header.get("kid"))
+            key = self._own_key if self._published is None else await self._published(header.get("kid"))
             if key is None:
                 return None
             return await anyio.to_thread.run_sync(self._decoded, token, key, limiter=self._checking)
@@ -282,19 +284,15 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-class _KeyFromFile:
-    """One key from a file, for every token."""
-
-    def __init__(self, file: Path) -> None:
-        try:
-            self._pem = file.read_text(encoding="ascii")
-        except (OSError, UnicodeDecodeError) as exc:
-            raise UsageError(f"the public key {file} cannot be read", hint="give a PEM file, or a JWKS URL") from exc
-        if "PRIVATE KEY" in self._pem or "PUBLIC KEY" not in self._pem:
-            raise UsageError(f"{file} contains no public key", hint="give the issuer's public key, in PEM form")
-
-    async def __call__(self, kid: object) -> _Key | None:
-        return self._pem
+def _key_in(file: Path) -> str:
+    """The public key in a file."""
+    try:
+        pem = file.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise UsageError(f"the public key {file} cannot be read", hint="give a PEM file, or a JWKS URL") from exc
+    if "PRIVATE KEY" in pem or "PUBLIC KEY" not in pem:
+        raise UsageError(f"{file} contains no public key", hint="give the issuer's public key, in PEM form")
+    return pem
 
 
 METADATA_PATH: Final = "/.well-known/oauth-protected-resource"

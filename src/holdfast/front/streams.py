@@ -136,14 +136,11 @@ class LogBounds:
         self.held -= len(event.message)
 
 
-class _Event:
-    __slots__ = ("log", "message", "number", "stream")
-
-    def __init__(self, log: EventLog, number: int, stream: MessageStream, message: bytes) -> None:
-        self.log = log
-        self.number = number
-        self.stream = stream
-        self.message = message
+class _Event(msgspec.Struct, eq=False):
+    log: EventLog
+    number: int
+    stream: MessageStream
+    message: bytes
 
 
 class EventLog:

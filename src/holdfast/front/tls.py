@@ -44,11 +44,8 @@ HANDSHAKE_SECONDS: Final = 10.0
 LAST_ANSWER_SECONDS: Final = 60.0
 """How long the request under way may take, and a stream stay open, once the peer's certificate does not count."""
 
-LONGEST_TIMER: Final = 24 * 3600.0
-"""Seconds; a certificate may be valid for longer than an event loop can count, and clocks are set."""
-
 LOOK_SECONDS: Final = 1.0
-"""How often it is asked whether the authority of a certificate is still in force."""
+"""How often it is asked whether a certificate still counts. A timer until it expires would miss a clock that is set."""
 
 _WORDS: Final = b"this port serves TLS: use https:// in the URL\n"
 _NO_TLS: Final = (
@@ -208,43 +205,26 @@ class ClientCertificate:
         self._shutdown = shutdown
         self._abort = abort
         self._timer: asyncio.TimerHandle | None = None
-        """Until it expires; then until the connection is aborted."""
-        self._look_timer: asyncio.TimerHandle | None = None
+        """Until the next look; at last until the connection is aborted."""
         asked = tls is not None and tls.context.verify_mode != ssl.CERT_NONE
         found: Mapping[str, Any] = (tls.getpeercert() or {}) if asked else {}
         self.names = _names_in(found)
         self.verified = bool(found)
         if found:
-            self._until_expiry(ssl.cert_time_to_seconds(found["notAfter"]))
-            if trusts is not None:
-                self._look(tls, trusts)
+            self._look(ssl.cert_time_to_seconds(found["notAfter"]), tls, trusts)
 
-    def _until_expiry(self, at: float) -> None:
-        left = at - time.time()
-        if left > 0:
-            self._timer = self._loop.call_later(min(left, LONGEST_TIMER), self._until_expiry, at)
-        else:
-            self._distrust()
-
-    def _look(self, tls: ssl.SSLObject, trusts: Callable[[ssl.SSLObject], bool]) -> None:
-        if trusts(tls):
-            self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look, tls, trusts)
-        else:
-            self._distrust()
-
-    def _distrust(self) -> None:
-        if self.verified:
-            self.verified = False
-            self._shutdown()
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._loop.call_later(LAST_ANSWER_SECONDS, self._abort)
+    def _look(self, until: float, tls: ssl.SSLObject, trusts: Callable[[ssl.SSLObject], bool] | None) -> None:
+        if time.time() < until and (trusts is None or trusts(tls)):
+            self._timer = self._loop.call_later(LOOK_SECONDS, self._look, until, tls, trusts)
+            return
+        self.verified = False
+        self._timer = self._loop.call_later(LAST_ANSWER_SECONDS, self._abort)
+        self._shutdown()
 
     def end(self) -> None:
         """The connection is gone."""
-        for timer in (self._timer, self._look_timer):
-            if timer is not None:
-                timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def __repr__(self) -> str:
         return f"<ClientCertificate {sorted(self.names)} {'verified' if self.verified else 'does not count'}>"
