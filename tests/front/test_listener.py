@@ -19,6 +19,7 @@ from holdfast.front import listener, requests
 from holdfast.front.requests import BodyBudget, Reply, Request
 from holdfast.front.streams import Backlog
 from tests.front.loop_steps import LONGEST_STEP, measured_loop
+from tests.harness.waiting import came_true
 from tests.harness.web import serving
 
 pytestmark = pytest.mark.anyio
@@ -57,7 +58,7 @@ async def connected(serve: Any = echo) -> AsyncIterator[tuple[asyncio.StreamRead
         return StreamingResponse(made(), media_type="text/plain")
 
     app = Starlette(routes=[Route("/hello", hello, methods=["GET", "POST", "HEAD"]), Route("/pieces", pieces)])
-    app.state.endpoint = Endpoint(serve)
+    app.state.endpoint = serve if isinstance(serve, Endpoint) else Endpoint(serve)
     async with serving(app) as base, asyncio.timeout(20):
         reader, writer = await asyncio.open_connection("127.0.0.1", int(base.rpartition(":")[2]))
         try:
@@ -134,6 +135,26 @@ async def test_what_is_no_request_or_too_large_is_refused(sent: bytes, status: b
     async with connected() as (reader, writer):
         writer.write(sent)
         assert (await reader.readline()).split()[1] == status
+
+
+@pytest.mark.requirement("SEC-11")
+@pytest.mark.parametrize("at_first", [200, 30_000, 60_000])
+async def test_a_body_that_no_reader_asked_for_counts_no_longer_than_its_request(at_first: int) -> None:
+    """Else clients that are refused for their credential, and stay, would use up the room for the bodies of others."""
+
+    async def refuse(_: Request, reply: Reply) -> None:
+        reply.plain(401, b"{}")
+
+    endpoint, sent = Endpoint(refuse), post(b"x" * 50_000)
+    async with connected(endpoint) as (reader, writer):
+        for _ in range(2):
+            writer.write(sent[:at_first])
+            assert (await reader.readline()).split()[1] == b"401"
+            assert (await reader.readuntil(b"\r\n\r\n")) and await reader.readexactly(2) == b"{}"
+            writer.write(sent[at_first:])
+            await came_true(lambda: endpoint.bodies.waiting == 0)
+        writer.write(sent)
+        assert (await read_answer(reader))[1] == b"{}", "the connection goes on"
 
 
 @pytest.mark.parametrize("after", [b"nonsense\r\n\r\n", post(b"more")])

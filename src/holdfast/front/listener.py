@@ -463,13 +463,14 @@ class HttpConnection(asyncio.Protocol):
                 finally:
                     if request.held:
                         endpoint.bodies.give_back(request)
-                    if inbound.counted:
-                        inbound.count()
                 # A client that reads no answers gets no further one made: what waits for it is one answer.
                 await self.out.drained()
                 if not request.complete:
                     await self._pass_over(request)
                 inbound.queue.popleft()
+                # What came of its body is gone with it. A connection that stays, and is idle, must not hold the room.
+                if inbound.counted:
+                    inbound.count()
                 if not self._goes_on(request):
                     break
                 if inbound.queue:
