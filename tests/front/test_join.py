@@ -7,7 +7,7 @@ import json
 import os
 import socket
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +160,15 @@ async def test_a_client_that_joined_is_served_and_shown_until_it_leaves(scene: S
     await came_true(lambda: not scene.server.clients)
     assert scene.changes > before > 0
     assert scene.around.offered == [("the client in /home/ann", {"TOKEN": "t"})]
+
+
+@pytest.mark.requirement("DX-8")
+async def test_clients_are_shown_in_the_order_in_which_they_came(scene: Scene) -> None:
+    async with AsyncExitStack() as open_ones:
+        for pid in (30, 10, 20):
+            client, _ = await open_ones.enter_async_context(scene.joined({**HELLO, "pid": pid}))
+            await client.ask(1, **INITIALIZE["params"], method="initialize")  # type: ignore[arg-type]
+        assert [one.pid for one in scene.server.clients] == [30, 10, 20]
 
 
 @pytest.mark.requirement("DX-9")

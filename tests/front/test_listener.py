@@ -150,7 +150,8 @@ async def test_a_body_that_no_reader_asked_for_counts_no_longer_than_its_request
         for _ in range(2):
             writer.write(sent[:at_first])
             assert (await reader.readline()).split()[1] == b"401"
-            assert (await reader.readuntil(b"\r\n\r\n")) and await reader.readexactly(2) == b"{}"
+            await reader.readuntil(b"\r\n\r\n")
+            assert await reader.readexactly(2) == b"{}"
             writer.write(sent[at_first:])
             await came_true(lambda: endpoint.bodies.waiting == 0)
         writer.write(sent)
@@ -477,3 +478,80 @@ async def test_a_body_in_chunks_that_came_whole_has_room_for_its_size(size: int,
         writer.write(b"POST /mcp HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" + body + b"0\r\n\r\n")
         assert (await read_answer(reader))[1] == b"x" * size
     assert held == asked
+
+
+# The one timer of a connection.
+
+
+class LoopClock:
+    """An event loop whose time the test sets; it counts the timers that are set."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timers: list[LoopTimer] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, then: Any) -> LoopTimer:
+        made = LoopTimer(when, then)
+        self.timers.append(made)
+        return made
+
+    def pass_time(self, until: float) -> None:
+        while due := [one for one in self.timers if one.when() <= until]:
+            first = min(due, key=LoopTimer.when)
+            self.timers.remove(first)
+            self.now = max(self.now, first.when())
+            if not first.cancelled:
+                first.then()
+        self.now = until
+
+
+class LoopTimer:
+    def __init__(self, when: float, then: Any) -> None:
+        self.at, self.then, self.cancelled = when, then, False
+
+    def when(self) -> float:
+        return self.at
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+def test_a_timer_rings_once_when_it_was_armed_for_last() -> None:
+    clock, rang = LoopClock(), list[tuple[str, float]]()
+    timer = listener.ConnectionTimer(clock)  # type: ignore[arg-type]  # all that it uses
+
+    def rings(what: str) -> Any:
+        return lambda: rang.append((what, clock.now))
+
+    timer.arm(10, rings("early"))
+    clock.pass_time(4)
+    timer.arm(10, rings("later"))
+    assert len(clock.timers) == 1, "the timer of the loop stays where it rings too early"
+    clock.pass_time(13)
+    assert rang == []
+    timer.arm(0.5, rings("sooner"))
+    clock.pass_time(13.4)
+    assert rang == []
+    clock.pass_time(100)
+    assert rang == [("sooner", 13.5)]
+    timer.arm(5, rings("again"))
+    timer.disarm()
+    clock.pass_time(200)
+    timer.arm(5, rings("after that"))
+    clock.pass_time(205)
+    assert rang[1:] == [("after that", 205)]
+    assert not clock.timers, "nothing is set that has nothing to do"
+
+
+def test_a_timer_of_a_connection_that_is_gone_does_nothing() -> None:
+    clock, rang = LoopClock(), list[str]()
+    timer = listener.ConnectionTimer(clock)  # type: ignore[arg-type]  # all that it uses
+    timer.arm(5, lambda: rang.append("before"))
+    timer.end()
+    timer.arm(5, lambda: rang.append("after"))
+    timer.end()
+    clock.pass_time(100)
+    assert (rang, repr(timer)) == ([], "<ConnectionTimer idle>")

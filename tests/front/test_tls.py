@@ -459,6 +459,29 @@ async def test_a_part_of_a_greeting_takes_no_turn_from_a_whole_one(
         one.close()
 
 
+@pytest.mark.requirement("SEC-11")
+async def test_a_handshake_that_is_over_leaves_its_place_to_others(files: TlsFiles) -> None:
+    scene = Greeted(files)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    AUTHORITY.configure_trust(context)
+    (good, whole), (bad, broken) = scene.client(), scene.client()
+
+    def shake_hands() -> None:
+        with context.wrap_socket(good, server_hostname="127.0.0.1") as secure:
+            secure.recv(1)
+
+    shaking = asyncio.create_task(asyncio.to_thread(shake_hands))
+    (await whole).close()
+    await shaking
+    bad.sendall(_greeting())
+    bad.shutdown(socket.SHUT_WR)
+    with pytest.raises(OSError):  # noqa: PT011 - each TLS library has its own
+        await broken
+    assert scene.handshakes._turns._under_way == {}
+    bad.close()
+    scene.listener.close()
+
+
 @pytest.mark.parametrize(
     ("head", "size"),
     [

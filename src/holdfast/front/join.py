@@ -118,7 +118,8 @@ class JoinServer:
         self._folders = folders
         self._answer = {"join": PROTOCOL, "version": version, "pid": os.getpid(), "background": background}
         self._changed = changed
-        self._open: set[_Connection] = set()
+        self._open: dict[_Connection, None] = {}
+        """In the order in which they came."""
         self._gone = anyio.Event()
         self._accepting = anyio.CancelScope()
 
@@ -141,7 +142,7 @@ class JoinServer:
     @property
     def clients(self) -> list[JoinedClient]:
         """Those that are connected now, in the order in which they came."""
-        return [one.shown for one in sorted(self._open, key=lambda one: one.number)]
+        return [one.shown for one in self._open]
 
     async def leave(self, within: float) -> bool:
         """Take no more clients, and let those that are here go to the next hub; False if some stayed."""
@@ -173,7 +174,7 @@ class JoinServer:
         except (OSError, TimeoutError, BadJson, ValueError, KeyError, TypeError, EOFError) as exc:
             log.warning("a process that joined was disconnected: %s", type(exc).__name__)
         finally:
-            self._open.discard(joined)
+            self._open.pop(joined, None)
             self._gone.set()
             self._changed()
             writer.transport.abort()
@@ -185,8 +186,6 @@ class JoinServer:
 class _Connection:
     """One client that joined."""
 
-    _last = 0
-
     def __init__(
         self,
         front: Front,
@@ -194,8 +193,6 @@ class _Connection:
         writer: asyncio.StreamWriter,
         changed: Callable[[], None],
     ) -> None:
-        _Connection._last += 1
-        self.number = _Connection._last
         self._front = front
         self._writer = SocketWriter(writer, self._look)
         self._changed = changed
@@ -231,7 +228,7 @@ class _Connection:
         answer: Mapping[str, Any],
         environment: SharedEnvironment,
         folders: ClientFolders,
-        opened: set[_Connection],
+        opened: dict[_Connection, None],
     ) -> None:
         """Serve it until it leaves."""
         with anyio.fail_after(HELLO_SECONDS):
@@ -245,7 +242,7 @@ class _Connection:
                 return
             self._tell({**answer, "wants": sorted(await environment.wanted(self._folder))})
             begun = _own_line(await anext(self._lines, b""))
-        opened.add(self)
+        opened[self] = None
         variables = {str(name): str(value) for name, value in (begun.get("environment") or {}).items()}
         await environment.offer(self._name(), variables)
         entered = bool(self._folder) and await folders.enter(self._folder, variables)
