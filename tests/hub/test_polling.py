@@ -1,4 +1,4 @@
-"""The polls of a hub come together: one wake-up and one thread for all of them."""
+"""The polls of a hub come together, and a disk that hangs holds up none of the others."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from holdfast.control.server.metrics import LoopLag
@@ -25,38 +26,22 @@ def test_polls_of_one_period_share_their_times_and_one_that_woke_early_does_not_
     assert next_poll(now, 0.5) == due
 
 
-async def test_all_that_ask_in_one_turn_are_answered_by_one_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks: list[tuple[int, list[Path | None]]] = []
-    real = hub_clock._stamps_of
+async def test_a_look_at_files_does_not_hold_up_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
 
-    def counted(files: list[Path | None]) -> tuple[FileStamp, ...]:
-        looks.append((threading.get_ident(), files))
-        return real(files)
+    def counted(file: Path) -> FileStamp:
+        looked.append(threading.get_ident())
+        return file_stamp(file)
 
-    monkeypatch.setattr(hub_clock, "_stamps_of", counted)
+    monkeypatch.setattr(hub_clock, "file_stamp", counted)
     (tmp_path / "one").write_text("1")
     (tmp_path / "two").write_text("22")
     one, two, none = tmp_path / "one", tmp_path / "two", tmp_path / "none"
     with anyio.fail_after(5):
-        found = await asyncio.gather(stamps(one), stamps(two, None, none), stamps())
-    assert list(found) == [(file_stamp(one),), (file_stamp(two), None, None), ()]
-    assert [files for _, files in looks] == [[one, two, None, none]]
-    assert looks[0][0] != threading.get_ident()
-    assert await stamps(one) == (file_stamp(one),)
-    assert len(looks) == 2
-
-
-async def test_one_that_no_longer_waits_takes_the_look_from_no_other(tmp_path: Path) -> None:
-    (tmp_path / "one").write_text("1")
-    with anyio.fail_after(5):
-        first = asyncio.create_task(stamps(tmp_path / "one"))
-        second = asyncio.create_task(stamps(tmp_path / "one"))
-        await asyncio.sleep(0)
-        first.cancel()
-        assert await second == (file_stamp(tmp_path / "one"),)
-    assert first.cancelled()
+        assert await stamps(one, two, None, none) == (file_stamp(one), file_stamp(two), None, None)
+        assert await stamps() == ()
+    assert threading.get_ident() not in looked
+    assert len(looked) == 3
 
 
 async def test_the_polls_of_an_idle_hub_come_at_the_same_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +87,6 @@ async def test_a_disk_that_hangs_holds_up_no_poll_of_another(tmp_path: Path, mon
         return file_stamp(file)
 
     monkeypatch.setattr(hub_clock, "file_stamp", look)
-    monkeypatch.setattr(hub_clock, "SHARED_SECONDS", 0.05, raising=False)
     try:
         with anyio.fail_after(5):
             hanging = asyncio.create_task(stamps(hangs))
@@ -110,5 +94,27 @@ async def test_a_disk_that_hangs_holds_up_no_poll_of_another(tmp_path: Path, mon
             assert not hanging.done()
             goes_on.set()
             assert await hanging == (None,)
+    finally:
+        goes_on.set()
+
+
+async def test_a_poll_that_ends_does_not_wait_for_a_disk_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, begun = threading.Event(), threading.Event()
+
+    def look(_: Path) -> FileStamp:
+        begun.set()
+        goes_on.wait(10)
+        return None
+
+    monkeypatch.setattr(hub_clock, "file_stamp", look)
+    try:
+        with anyio.fail_after(5):
+            hanging = asyncio.create_task(stamps(tmp_path / "hangs"))
+            await anyio.to_thread.run_sync(begun.wait)
+            hanging.cancel()
+            await asyncio.wait([hanging])
+        assert hanging.cancelled()
     finally:
         goes_on.set()

@@ -1,9 +1,9 @@
 """Time for the hub: a small protocol, so that tests can supply a clock of their own, and the polls of files.
 
-A hub polls the state file, the approvals, the configuration, the sessions and the logins. If each poll had a timer and
-a thread of its own, a hub that has nothing to do would wake many times a second (PERF-4). So all polls of one period
-are due at the same times (``next_poll``), and those that look in the same turn of the loop share one thread
-(``stamps``). A disk that hangs must not stop the polls of other disks: a look that takes too long is not shared.
+A hub polls the state file, the approvals, the configuration, the sessions and the logins. If each poll had a time of
+its own, a hub that has nothing to do would wake many times a second (PERF-4). So all polls of one period are due at the
+same times (``next_poll``). Each looks in a thread of its own (``stamps``): a disk that hangs must not stop the polls of
+other disks, and a thread for all of them was measured to save nothing.
 
 The files are polled and not watched by the system: a change behind a link, on a network or in a container is seen too.
 """
@@ -14,9 +14,9 @@ import asyncio
 import math
 from pathlib import Path
 from typing import Protocol, TypeAlias
-from weakref import WeakKeyDictionary
 
 import anyio
+import anyio.to_thread
 
 from holdfast.files import FileStamp, file_stamp
 
@@ -61,9 +61,6 @@ def _whole_step(until: float) -> float:
 EARLY = 0.01
 """A timer may come a moment too early: what is so near is not waited for a second time."""
 
-SHARED_SECONDS = 1.0
-"""How long a poll waits for a look that it shares; then it looks alone. The disk of another file may hang."""
-
 Stamps: TypeAlias = tuple[FileStamp, ...]
 
 
@@ -81,44 +78,10 @@ async def sleep_until_poll(period: float) -> None:
 async def stamps(*files: Path | None) -> Stamps:
     """The states of some files; None has none.
 
-    A thread looks, because a disk may hang: once for all that ask in the same turn. If that look hangs, each of them
-    looks alone.
+    A thread looks, because a disk may hang. A caller that is cancelled leaves it behind: a hub can close all the same.
     """
-    loop = asyncio.get_running_loop()
-    look = _looks.get(loop)
-    if look is None:
-        look = _looks[loop] = _FileLook(loop)
-    try:
-        async with asyncio.timeout(SHARED_SECONDS):
-            return await look.at(files)
-    except TimeoutError:
-        return await loop.run_in_executor(None, _stamps_of, list(files))
 
+    def look() -> Stamps:
+        return tuple(file_stamp(file) if file is not None else None for file in files)
 
-class _FileLook:
-    """One look at the files that several polls ask for."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._files: list[Path | None] = []
-        self._found = loop.create_task(self._look(loop), name="look at files")
-
-    async def at(self, files: tuple[Path | None, ...]) -> Stamps:
-        """The states of these among them."""
-        first = len(self._files)
-        self._files += files
-        found = await asyncio.shield(self._found)  # the others wait for it too
-        return found[first : first + len(files)]
-
-    async def _look(self, loop: asyncio.AbstractEventLoop) -> Stamps:
-        # A task begins in the next turn of the loop: by then all polls of this turn have asked. Later ones make
-        # another look, because this one has its files.
-        del _looks[loop]
-        return await loop.run_in_executor(None, _stamps_of, self._files)
-
-
-_looks: WeakKeyDictionary[asyncio.AbstractEventLoop, _FileLook] = WeakKeyDictionary()
-"""The looks that have not begun."""
-
-
-def _stamps_of(files: list[Path | None]) -> Stamps:
-    return tuple(file_stamp(file) if file is not None else None for file in files)
+    return await anyio.to_thread.run_sync(look, abandon_on_cancel=True)
