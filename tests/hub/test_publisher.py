@@ -9,14 +9,15 @@ import anyio
 import pytest
 
 from holdfast.access import LOCAL
-from holdfast.core import Catalog, Item, Kind, Listing
+from holdfast.core import Catalog, Item, Kind, Listing, NameKey
 from holdfast.errors import ToolHeld
-from holdfast.hub import OneClientRecord, Published, finding, findings, publisher
+from holdfast.hub import OneClientRecord, Published, finding, findings, publisher, slot_call
 from holdfast.hub.approvals import Approvals
 from holdfast.hub.hub import Hub
 from holdfast.hub.journal import HubRecord, Journal, ListFailed
 from holdfast.hub.publisher import Publisher
 from holdfast.testing import FakeClock
+from holdfast.wire import Fields
 from tests.harness.open_hubs import config, records
 from tests.harness.waiting import came_true
 
@@ -175,7 +176,10 @@ async def test_a_call_is_sent_under_the_name_that_is_listed_now_unless_it_is_hel
     shown, long = Shown(), "tool" * 40
     shown.publisher.publish(listing(long, "x", prompts=(Item("p", {}),)))
     (short,) = (one.removeprefix("a__") for one in shown.names() if one != "a__x")
-    prepared = shown.publisher.prepared
+
+    def prepared(server: str, method: str, params: Fields, *, late: bool) -> Fields:
+        return slot_call.prepared(shown.publisher.catalog, shown.approvals, server, method, params, late=late)
+
     guess = {"name": f'"{short}"'.encode(), "arguments": b"{}"}
     assert prepared("a", "tools/call", guess, late=False) is guess
     assert prepared("a", "resources/read", guess, late=True) is guess
@@ -212,7 +216,8 @@ async def test_a_user_sees_her_own_listings_beside_the_shared_ones(hub: Hub) -> 
     assert seen(hub, "bob") == ["plain__p"], "what `local` has is not for other users"
     hub.registry.publisher.withdraw("plain", removed=False)
     assert seen(hub, "ann") == ["mail__hers"]
-    assert catalogs.prepared("ann", "mail", "tools/call", {"name": b'"hers"'}, late=True) == {"name": b'"hers"'}
+    key = NameKey(Kind.TOOL, "mail", "hers")
+    assert [catalogs.of(who).names.get(key) for who in ("ann", "bob")] == ["mail__hers", None]
 
 
 @pytest.mark.requirement("SEC-13")

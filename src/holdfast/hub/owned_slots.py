@@ -54,8 +54,8 @@ from holdfast.hub.journal import Journal
 from holdfast.hub.lease import FindRelay
 from holdfast.hub.publisher import UserCatalogs
 from holdfast.hub.replica_link import UserHomes
-from holdfast.hub.slot import Slot, SlotContext, SlotHost, SlotKey, SlotScope, remedy_for
-from holdfast.wire import PRINCIPAL_HEADER, Fields
+from holdfast.hub.slot import Slot, SlotContext, SlotKey, SlotScope, remedy_for
+from holdfast.wire import PRINCIPAL_HEADER
 
 __all__ = ["ClientOwners", "OwnedSlots", "Owners", "UserSlots"]
 
@@ -92,6 +92,25 @@ class Owners(Protocol):
         """Raise ``ServerBusy`` if there may be no more slots; ``principals`` have one each already."""
 
 
+class OwnedHost:
+    """The ``SlotHost`` of one owner's slots. ``catalog`` gives what she is shown; ``publish`` gets what they list."""
+
+    def __init__(self, catalog: Callable[[], Catalog], publish: Callable[[Listing], None]) -> None:
+        self._catalog = catalog
+        self.publish = publish
+
+    @property
+    def catalog(self) -> Catalog:
+        """What its owner is shown now."""
+        return self._catalog()
+
+    def withdraw(self, server: str, *, removed: bool) -> None:
+        """Do nothing: a slot that ends because it is idle keeps its listing, and all others are withdrawn for all."""
+
+    def reinstate(self, server: str) -> None:
+        """Do nothing: a disabled server ends the slots of its owners."""
+
+
 class OwnedSlots:
     """The slots of all owners that have slots of their own."""
 
@@ -104,8 +123,6 @@ class OwnedSlots:
         self.servers_of: dict[Hashable, set[str]] = {}
         """By owner, the servers that it has a slot for: a call of one client looks at no other client."""
         self._changed = anyio.Event()
-        self._next_look = math.inf
-        """When unused slots are looked for again, unless something changes."""
 
     def open(self, context: SlotContext) -> None:
         """Start; ``context`` is that of the shared slots."""
@@ -166,9 +183,6 @@ class OwnedSlots:
             own.uses = max(own.uses - 1, 0)
             # From the end of the last use, not from its beginning: a long call is no idleness.
             own.unused_since = self._context.clock.now()
-            # The next look is at all slots: not after each call, unless this one is due before.
-            if own.expires and own.unused_since + self._owners.idle(self._context.settings) < self._next_look:
-                self._changed.set()
 
     def keep(self, owner: Hashable, *, until_unused: bool = False) -> None:
         """The owner is there, and its slots stay. ``until_unused``: it may come back; they end when unused for long."""
@@ -208,10 +222,11 @@ class OwnedSlots:
             # The event is new before the look: a change during the look ends the wait at once.
             context = self._context
             idle, now = self._owners.idle(context.settings), context.clock.now()
-            due = {key: own.unused_since + idle for key, own in self._own.items() if own.expires and not own.uses}
+            # One in use counts as if its use ended now: it cannot be due earlier. So the end of a use, which each call
+            # has, need not wake this task.
+            due = {key: (now if own.uses else own.unused_since) + idle for key, own in self._own.items() if own.expires}
             self._end([key for key, at in due.items() if at <= now])
-            self._next_look = min((at for at in due.values() if at > now), default=math.inf)
-            await context.clock.wait(self._changed, self._next_look if self._next_look < math.inf else None)
+            await context.clock.wait(self._changed, min((at for at in due.values() if at > now), default=None))
 
 
 class ClientOwners:
@@ -225,8 +240,10 @@ class ClientOwners:
 
     def context(self, shared: SlotContext, key: SlotKey) -> SlotContext:
         """See ``Owners``."""
+        # What is published is what the shared slot lists, whichever connection a call uses.
+        host = OwnedHost(lambda: shared.host.catalog, lambda _: None)
         # Without the fleet: what one client's connection saw is no evidence about the server for other replicas.
-        return replace(shared, host=_ClientSlotHost(shared.host), one_client=True, fleet=None)
+        return replace(shared, host=host, one_client=True, fleet=None)
 
     def check(self, spec: ServerSpec, principals: list[str], principal: str, settings: Settings) -> None:
         """See ``Owners``."""
@@ -245,26 +262,6 @@ class ClientOwners:
                 server_id=spec.id,
                 state="connected",
             )
-
-
-class _ClientSlotHost:
-    """The host of client slots: it publishes nothing, because the shared slot lists the server."""
-
-    def __init__(self, shared: SlotHost) -> None:
-        self._shared = shared
-
-    def publish(self, listing: Listing) -> None:
-        """Do nothing: the shared slot publishes."""
-
-    def withdraw(self, server: str, *, removed: bool) -> None:
-        """Do nothing: nothing was published."""
-
-    def reinstate(self, server: str) -> None:
-        """Do nothing: nothing was published."""
-
-    def prepared(self, server: str, method: str, params: Fields, *, late: bool) -> Fields:
-        """The names and what is held are those of the server, whichever connection a call uses."""
-        return self._shared.prepared(server, method, params, late=late)
 
 
 class UserSlots:
@@ -454,7 +451,7 @@ class UserOwners:
         principal = str(key.owner)
         return replace(
             shared,
-            host=_UserHost(self._catalogs, principal),
+            host=OwnedHost(partial(self._catalogs.of, principal), partial(self._catalogs.publish, principal)),
             one_client=True,
             principal=principal,
             authorize=partial(self._ladders.authorize, principal),
@@ -477,31 +474,6 @@ class UserOwners:
 
     def __repr__(self) -> str:
         return "<UserOwners>"
-
-
-class _UserHost:
-    """The ``SlotHost`` of one user's slots."""
-
-    def __init__(self, catalogs: UserCatalogs, principal: str) -> None:
-        self._catalogs = catalogs
-        self._principal = principal
-
-    def publish(self, listing: Listing) -> None:
-        """Show it to this user."""
-        self._catalogs.publish(self._principal, listing)
-
-    def withdraw(self, server: str, *, removed: bool) -> None:
-        """Do nothing: a slot that ends because it is idle keeps its listing, and all others are withdrawn for all."""
-
-    def reinstate(self, server: str) -> None:
-        """Do nothing: a disabled server ends the slots of its users."""
-
-    def prepared(self, server: str, method: str, params: Fields, *, late: bool) -> Fields:
-        """The names are those of this user's catalog; what is held is held for all."""
-        return self._catalogs.prepared(self._principal, server, method, params, late=late)
-
-    def __repr__(self) -> str:
-        return f"<_UserHost of {self._principal}>"
 
 
 class _UserPeer:

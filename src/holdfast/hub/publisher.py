@@ -41,12 +41,8 @@ from holdfast.hub.approvals import Approvals
 from holdfast.hub.journal import Journal, ListFailed, OneClientRecord, Published
 from holdfast.hub.replica_link import ListingSharing
 from holdfast.hub.state_store import written_prefixes
-from holdfast.wire import Fields, dumps, text_of
 
-__all__ = ["AT_ONCE", "NAMED_CALLS", "Publisher", "UserCatalogs", "finding", "findings"]
-
-NAMED_CALLS = {"tools/call": Kind.TOOL, "prompts/get": Kind.PROMPT}
-"""The requests that name an item with a prefix, and its kind."""
+__all__ = ["AT_ONCE", "Publisher", "UserCatalogs", "finding", "findings"]
 
 AT_ONCE = 3_000
 """A catalog of so many items is made at once; that takes about 15 ms of the event loop."""
@@ -128,13 +124,6 @@ class Publisher:
     def reinstate(self, server: str) -> None:
         """Publish a server's last good listing again."""
         self._show(self.catalog.reinstate(server))
-
-    def prepared(self, server: str, method: str, params: Fields, *, late: bool) -> Fields:
-        """The parameters of a call to send now; ``late`` if they were made before the server was connected.
-
-        Raises ``ToolHeld`` for a tool or a prompt that waits for approval.
-        """
-        return prepared(self.catalog, self._approvals, server, method, params, late=late)
 
     # For operators, other hubs and the configuration.
 
@@ -220,19 +209,6 @@ def _published(server: str, catalog: Catalog, changed: ChangedKinds, *, at: floa
     """The record of what changed of a server."""
     shown, own = (tuple(sorted(kind.value for kind in kinds)) for kinds in changed)
     return Published(server=server, version=catalog.version, kinds=shown, own_kinds=own, at=at)
-
-
-def prepared(catalog: Catalog, approvals: Approvals, server: str, method: str, params: Fields, *, late: bool) -> Fields:
-    """The parameters of a call to send now, by this catalog; see ``SlotHost``. Raises ``ToolHeld``."""
-    kind = NAMED_CALLS.get(method)
-    if kind is None or not (late or approvals.pins.changed.get(server)):
-        return params
-    name = text_of(params.get("name")) or ""
-    if late:
-        listed = catalog.listed_name(NameKey(kind, server, name))
-        params, name = {**params, "name": dumps(listed)}, listed
-    approvals.refuse_held(server, name, "tool" if kind is Kind.TOOL else "prompt")
-    return params
 
 
 def _made(before: Catalog, listings: Sequence[Listing]) -> tuple[Catalog, Mapping[str, ChangedKinds]]:
@@ -367,10 +343,6 @@ class UserCatalogs:
         self._waiting = {key: one for key, one in self._waiting.items() if key[1] != server}
         for listings in self._listings.values():
             listings.pop(server, None)
-
-    def prepared(self, principal: str, server: str, method: str, params: Fields, *, late: bool) -> Fields:
-        """The parameters of a user's call; see ``SlotHost``."""
-        return prepared(self.of(principal), self._approvals, server, method, params, late=late)
 
     def _take(self, principal: str, listing: Listing, same: Listing | None) -> None:
         """Remember a listing, or the one of another user with the same content."""

@@ -49,12 +49,12 @@ from holdfast.hub.journal import ConfigApplied, Journal
 from holdfast.hub.lease import Connector, ServerCache, is_shown
 from holdfast.hub.limits import DialLimit
 from holdfast.hub.owned_slots import ClientOwners, OwnedSlots, UserSlots
-from holdfast.hub.publisher import NAMED_CALLS, Publisher
+from holdfast.hub.publisher import Publisher
 from holdfast.hub.reload import apply_config, start_slot
 from holdfast.hub.replica_link import ReplicaHost, Replicas, follow_approvals, follow_switch
 from holdfast.hub.review import ALONE
 from holdfast.hub.slot import Slot, SlotContext
-from holdfast.hub.slot_call import read_result
+from holdfast.hub.slot_call import NAMED_CALLS, read_result
 from holdfast.hub.state_store import HubState, StateWriter, Store
 from holdfast.turns import Turns
 from holdfast.types import ProgressFn

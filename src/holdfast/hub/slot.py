@@ -44,6 +44,7 @@ import anyio.abc
 
 from holdfast.config import UNIX, ServerSpec, Settings
 from holdfast.core import (
+    Catalog,
     Evidence,
     FailureRemedy,
     Health,
@@ -131,7 +132,11 @@ CUTS: Mapping[type[on.Event], str] = {
 
 
 class SlotHost(Protocol):
-    """The catalog of the hub, as a slot sees it."""
+    """Where the listings of a slot go, and the catalog that they become a part of."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """What is shown now, as the owner of the slot sees it."""
 
     def publish(self, listing: Listing) -> None:
         """Publish a newer complete listing."""
@@ -141,12 +146,6 @@ class SlotHost(Protocol):
 
     def reinstate(self, server: str) -> None:
         """Publish the server's last good listing again."""
-
-    def prepared(self, server: str, method: str, params: Fields, *, late: bool) -> Fields:
-        """The parameters of a call to send now. ``late``: they were made before the server was connected.
-
-        Raises ``ToolHeld`` for a tool or a prompt that waits for approval.
-        """
 
 
 @dataclass(frozen=True, kw_only=True)

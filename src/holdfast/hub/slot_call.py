@@ -55,9 +55,12 @@ from opentelemetry.trace import Span, SpanKind, StatusCode
 
 from holdfast._version import __version__
 from holdfast.core import (
+    Catalog,
     CredentialRefused,
     Evidence,
     HttpStatus,
+    Kind,
+    NameKey,
     NetworkFailure,
     NetworkFault,
     NotMcp,
@@ -100,6 +103,7 @@ from holdfast.errors import (
     ServerUnavailable,
     ToolHeld,
 )
+from holdfast.hub.approvals import Approvals
 from holdfast.hub.journal import ANSWERED, CallEnded, CallOutcome
 from holdfast.hub.lease import Lease, session_expired
 from holdfast.hub.limits import BulkheadFull
@@ -121,7 +125,19 @@ from holdfast.wire import (
 if TYPE_CHECKING:
     from holdfast.hub.slot import Slot, SlotContext
 
-__all__ = ["SlotCall", "begin_trace", "is_tracing", "out_of_time", "outcome_of", "read_result"]
+__all__ = [
+    "NAMED_CALLS",
+    "SlotCall",
+    "begin_trace",
+    "is_tracing",
+    "out_of_time",
+    "outcome_of",
+    "prepared",
+    "read_result",
+]
+
+NAMED_CALLS = {"tools/call": Kind.TOOL, "prompts/get": Kind.PROMPT}
+"""The requests that name an item with a prefix, and its kind."""
 
 
 class SlotCall(msgspec.Struct, eq=False):
@@ -291,9 +307,10 @@ class SlotCall(msgspec.Struct, eq=False):
 
     def _prepared(self) -> Fields:
         """The parameters to send now; raises ``ToolHeld``, and ``CallForbidden`` where another name was judged."""
-        if not self.late and not self.context.approvals.pins.changed.get(self.slot.id):
+        approvals = self.context.approvals
+        if not self.late and not approvals.pins.changed.get(self.slot.id):
             return self.params  # no item of the server is held, and its name is the one that it lists
-        found = self.context.host.prepared(self.slot.id, self.method, self.params, late=self.late)
+        found = prepared(self.context.host.catalog, approvals, self.slot.id, self.method, self.params, late=self.late)
         if self.exact and self.late and text_of(found.get("name")) != text_of(self.params.get("name")):
             raise CallForbidden(
                 f"not called: MCP server '{self.slot.id}' was not connected yet, and the rules are about names that it"
@@ -319,6 +336,22 @@ class SlotCall(msgspec.Struct, eq=False):
         self.permit = permit
         if self.asked_at is None:
             self.asked_at = permit.at
+
+
+def prepared(catalog: Catalog, approvals: Approvals, server: str, method: str, params: Fields, *, late: bool) -> Fields:
+    """The parameters of a call to send now; ``late`` if they were made before the server was connected.
+
+    Raises ``ToolHeld`` for a tool or a prompt that waits for approval.
+    """
+    kind = NAMED_CALLS.get(method)
+    if kind is None:
+        return params
+    name = text_of(params.get("name")) or ""
+    if late:
+        name = catalog.listed_name(NameKey(kind, server, name))
+        params = {**params, "name": dumps(name)}
+    approvals.refuse_held(server, name, "tool" if kind is Kind.TOOL else "prompt")
+    return params
 
 
 def out_of_time(call: SlotCall) -> CallFailed | ServerUnavailable:
