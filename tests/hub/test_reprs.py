@@ -14,7 +14,6 @@ from holdfast.hub.hub import Hub
 from holdfast.hub.journal import Journal
 from holdfast.hub.lease import Lease
 from holdfast.testing import FakeClock
-from holdfast.wire import DesiredState
 from tests.harness.open_hubs import config
 
 
@@ -44,7 +43,7 @@ def test_approvals_say_what_waits_and_whether_it_is_saved() -> None:
 
 @pytest.mark.anyio
 async def test_a_lease_says_whether_it_stands() -> None:
-    assert repr(Lease(3, relay=lambda: None, authorize=None, desired=DesiredState())) == "<Lease 3 dialing>"
+    assert repr(Lease(3)) == "<Lease 3 dialing>"
 
 
 def test_a_server_shows_no_secret() -> None:

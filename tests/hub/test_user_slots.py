@@ -109,9 +109,9 @@ class Noted:
 async def test_what_a_user_sees_of_a_server_is_news_for_the_others(hub: Hub) -> None:
     ann, bob, denied = Noted(), Noted(), Noted(State.DENIED)
     slots: Any = [("ann", ann), ("bob", bob), ("denied", denied)]
-    owners = UserOwners(
-        SimpleNamespace(authorize=print), SimpleNamespace(of=print, publish=print), others=lambda _: slots
-    )  # type: ignore[arg-type]
+    ladders: Any = SimpleNamespace(authorize=print)
+    catalogs: Any = SimpleNamespace(of=print, publish=print)
+    owners = UserOwners(ladders, catalogs, others=lambda _: slots)
     assert hub.registry.context is not None
     async with anyio.create_task_group() as tasks:
         peer = owners.context(replace(hub.registry.context, tasks=tasks), SlotKey("mail", "user", "ann")).fleet

@@ -1,4 +1,4 @@
-"""A lease is one live connection, bound to a generation; the connector makes, keeps and checks leases.
+"""A lease is one live connection, bound to a generation; ``Leases`` makes, keeps, checks and ends those of one slot.
 
 Theory of operation. The machine asks for a dial and gives it a number, the generation. ``Leases`` starts one task for
 it, and this task does everything from the dial to the close::
@@ -68,7 +68,6 @@ from holdfast.hub.limits import DialLimit
 from holdfast.wire import (
     LIST_CHANGED,
     Attempt,
-    Authorize,
     Caller,
     Connection,
     DesiredState,
@@ -88,6 +87,7 @@ from holdfast.wire import (
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
+    from holdfast.hub.slot import SlotContext
     from holdfast.wire import Era
 
 __all__ = [
@@ -153,19 +153,8 @@ FindRelay: TypeAlias = Callable[[], Relay | None]
 class Lease:
     """One connection, from dial to close."""
 
-    def __init__(
-        self,
-        generation: int,
-        *,
-        relay: FindRelay,
-        authorize: Authorize | None,
-        desired: DesiredState,
-    ) -> None:
+    def __init__(self, generation: int) -> None:
         self.generation = generation
-        self.relay = relay
-        self.authorize = authorize
-        """Whose logins it uses; None for those of the hub."""
-        self.desired_state = desired
         self.scope = anyio.CancelScope()
         """Cancelled to end the lease, during the dial or later."""
         self.connection: Connection | None = None
@@ -190,11 +179,6 @@ class Lease:
         """How often the network failed on this lease; calls in flight together count as one."""
         self.drains = False
         """Whether its session expired: requests in flight may end, for a moment, before it is closed."""
-
-    def hear(self, record: ServerRecord | None) -> ServerRecord | None:
-        """Note what a hub on the other side says of its server."""
-        self.told = record
-        return record
 
     @property
     def lists_nothing_yet(self) -> bool:
@@ -304,33 +288,47 @@ class OtherEra:
         self._not_before = anyio.current_time() + OTHER_ERA_PAUSE
 
 
+@dataclass
+class Connector:
+    """What the connections of all slots of a hub are made with."""
+
+    dialer: Dialer
+    dial_limit: DialLimit
+    cache: ServerCache
+    policy: LoadPolicy
+
+    def adopt(self, settings: Settings) -> None:
+        """Use other settings from the next attempt on."""
+        self.policy = settings.load
+        self.dial_limit.resize(settings.load.concurrency)
+        self.dialer.adopt(settings.limits)
+
+
 class Leases:
     """All connections of one slot: the one that stands, the one that is dialed, and those that are being closed.
 
     Each lives in one task, from dial to close, because the task that enters a session must leave it. The slot starts
-    and ends them; everything that they find out comes back to it as an event with their generation.
+    and ends them; everything that they find out comes back to it (``handle``) as an event with their generation.
+    ``told`` gets what a hub on the other side says of its server.
     """
 
-    def __init__(  # noqa: PLR0913 - what its connections are made with
+    def __init__(
         self,
         machine: Machine,
-        *,
-        connector: Connector,
-        tasks: anyio.abc.TaskGroup,
-        relay: FindRelay,
-        authorize: Authorize | None,
+        context: SlotContext,
         desired: DesiredState,
+        *,
         handle: Callable[[on.Event], object],
         told: Callable[[int, ServerRecord | None], object],
     ) -> None:
-        self._told = told
         self._machine = machine
-        self._connector = connector
-        self._tasks = tasks
-        self._relay = relay
-        self._authorize = authorize
+        self._tasks = context.tasks
+        self._connector = context.connector
+        self._context = context
+        """Of its parts, those are used that stay the same while the settings change."""
         self._desired = desired
         self._handle = handle
+        self._told = told
         self.by_generation: dict[int, Lease] = {}
         self.latest: Lease | None = None
         """The one that stood last, open or closed."""
@@ -351,9 +349,7 @@ class Leases:
 
     def dial(self, spec: ServerSpec, generation: int) -> None:
         """Begin a new connection."""
-        lease = self.by_generation[generation] = Lease(
-            generation, relay=self._relay, authorize=self._authorize, desired=self._desired
-        )
+        lease = self.by_generation[generation] = Lease(generation)
         self._tasks.start_soon(self._live, spec, lease, name=f"{spec.id} connection {generation}")
 
     def close(self, generation: int, cut: str | None) -> None:
@@ -376,12 +372,12 @@ class Leases:
     def refresh(self, spec: ServerSpec, generation: int) -> None:
         """List everything again."""
         if (lease := self.by_generation.get(generation)) is not None:
-            self._tasks.start_soon(self._report, partial(self._connector.refresh, spec, lease), name="refresh")
+            self._tasks.start_soon(self._report, partial(self._refreshed, spec, lease), name="refresh")
 
     def check(self, generation: int) -> None:
         """Find out whether a connection still answers."""
         if (lease := self.by_generation.get(generation)) is not None:
-            self._tasks.start_soon(self._report, partial(self._connector.check, lease), name="liveness")
+            self._tasks.start_soon(self._report, partial(self._checked, lease), name="liveness")
 
     def adopt(self, limits: Limits) -> None:
         """Use other limits for the connections that stand."""
@@ -393,107 +389,45 @@ class Leases:
         self._handle(await look())
 
     async def _live(self, spec: ServerSpec, lease: Lease) -> None:
-        failed: FailedDial | None = None
+        """The task of one lease."""
         generation, machine = lease.generation, self._machine
-
-        def report(event: on.Event) -> None:
-            if isinstance(event, on.DialSucceeded):
-                self.latest = lease
-                self.failed_dial = None  # a remedy for an older failure would mislead
-            self._handle(event)
-
+        seen: Evidence | None = None
         try:
             with lease.scope:
-                failed = await self._connector.live(
-                    spec,
-                    lease,
-                    ever_connected=machine.life.ever_connected,
-                    report=report,
-                    told=partial(self._told, generation),
-                )
+                seen = await self._connect(spec, lease)
         finally:
             del self.by_generation[generation]
             lease.attempt = None  # it refers to the lease: a cycle would wait for the collector (SEC-7)
+        if seen is not None and lease.connection is not None:
+            lease.close_error = classify_evidence(seen).reason
         # A dial that was cancelled while it failed is no news: the machine no longer waits for it.
-        if failed is not None and machine.dialing == generation:
-            self.failed_dial = failed
-            self._handle(failed.event)
+        elif seen is not None and machine.dialing == generation:
+            self.failed_dial = _failed(generation, seen, ever_connected=machine.life.ever_connected)
+            self._handle(self.failed_dial.event)
             return
         if machine.connection == generation:
             # It ended by an unexpected fault: the machine must not take a lost connection for a live one.
             self._handle(on.TransportLost(generation, lease.close_error))
         self._handle(on.Closed(generation, lease.close_error))
 
-
-async def _drain(lease: Lease, connection: Connection) -> None:
-    """Let the server refuse the requests in flight on an expired session."""
-    await connection.drain()
-    lease.scope.cancel()
-
-
-class FailedDial(NamedTuple):
-    """A failed dial: the event, and the evidence behind it."""
-
-    event: on.DialFailed
-    """Its reason has no secrets."""
-    evidence: Evidence
-
-
-class Connector:
-    """Makes, refreshes and checks connections for all slots of a hub."""
-
-    def __init__(
-        self,
-        dialer: Dialer,
-        dial_limit: DialLimit,
-        memory: ServerCache,
-        policy: LoadPolicy,
-    ) -> None:
-        self._dialer = dialer
-        self._dial_limit = dial_limit
-        self._memory = memory
-        self._policy = policy
-
-    def adopt(self, settings: Settings) -> None:
-        """Use other settings from the next attempt on."""
-        self._policy = settings.load
-        self._dial_limit.resize(settings.load.concurrency)
-        self._dialer.adopt(settings.limits)
-
-    async def live(
-        self,
-        spec: ServerSpec,
-        lease: Lease,
-        *,
-        ever_connected: bool,
-        report: Callable[[on.Event], object],
-        told: Callable[[ServerRecord | None], object],
-    ) -> FailedDial | None:
-        """Dial, list, report that it stands, wait until it is lost, close. Returns the failure of the dial, if any.
-
-        ``report`` gets what happens to the connection, ``told`` what a hub on the other side says about its server.
-        """
+    async def _connect(self, spec: ServerSpec, lease: Lease) -> Evidence | None:
+        """Dial, list, report that it stands, wait until it is lost, close. Returns the fault that ended it, if any."""
         if spec.problems:
-            return _failed(lease, bad_definition(spec), ever_connected=False)
+            return bad_definition(spec)
         lease.redactor = Redactor(spec.secrets)
         try:
-            await self._live(spec, lease, report, told)
+            await self._stand(spec, lease)
         except Exception as exc:  # noqa: BLE001 - any fault is charged to this server and to no other
-            seen = masked(evidence_in(exc), lease.redactor)
-        else:
-            return None
-        if lease.connection is None:
-            return _failed(lease, seen, ever_connected=ever_connected)
-        lease.close_error = classify_evidence(seen).reason
+            return masked(evidence_in(exc), lease.redactor)
         return None
 
-    async def refresh(self, spec: ServerSpec, lease: Lease) -> on.Event:
+    async def _refreshed(self, spec: ServerSpec, lease: Lease) -> on.Event:
         """List everything again."""
         connection, generation = lease.connection, lease.generation
         if connection is None:
             return on.RefreshFailed(generation)
         try:
-            offers = await connection.list_everything(within=self._policy.attempt_timeout)
+            offers = await connection.list_everything(within=self._connector.policy.attempt_timeout)
             lease.denial = None
             if offers is lease.offers:  # the same bytes came, and were not read again (PERF-4)
                 return on.RefreshSucceeded(generation)
@@ -511,7 +445,7 @@ class Connector:
         lease.listing = listing
         return on.RefreshSucceeded(generation, listing)
 
-    async def check(self, lease: Lease) -> on.Event:
+    async def _checked(self, lease: Lease) -> on.Event:
         """Check whether a connection still answers."""
         try:
             if lease.connection is not None:
@@ -524,17 +458,12 @@ class Connector:
                 return on.LivenessFailed(lease.generation, verdict.reason)
         return on.LivenessConfirmed(lease.generation)
 
-    async def _live(
-        self,
-        spec: ServerSpec,
-        lease: Lease,
-        report: Callable[[on.Event], object],
-        told: Callable[[ServerRecord | None], object],
-    ) -> None:
-        known = self._memory.of(spec)
+    async def _stand(self, spec: ServerSpec, lease: Lease) -> None:
+        generation, connector = lease.generation, self._connector
+        known = connector.cache.of(spec)
 
         def changed() -> None:
-            report(on.ListChanged(lease.generation))
+            self._handle(on.ListChanged(generation))
 
         def noticed(method: str) -> None:
             if method in LIST_CHANGED:
@@ -542,6 +471,10 @@ class Connector:
 
         def stood(connection: Connection) -> None:
             known.era, known.connected = connection.era, True
+
+        def heard(record: ServerRecord | None) -> None:
+            lease.told = record
+            self._told(generation, record)
 
         async def listing(connection: Connection, within: float) -> Listing:
             # The status comes before the list. If the server behind that hub comes up in between, its list is asked
@@ -551,54 +484,71 @@ class Connector:
             lease.offers = await connection.list_everything(within=within)
             return _listing(spec, lease, connection, lease.offers)
 
+        within = connector.policy.attempt_timeout
         attempt = lease.attempt = Attempt(
             spec=spec,
             redactor=lease.redactor,
             read=listing,
-            within=self._policy.attempt_timeout,
-            listing_within=self._policy.attempt_timeout,
+            within=within,
+            listing_within=within,
             era=known.era,
         )
         async with attempt.connected(
-            self._dialer_for(lease), self._dial_limit, on_connected=stood, on_notice=noticed, relay=lease.relay()
+            self._dialer(), connector.dial_limit, on_connected=stood, on_notice=noticed, relay=self._context.relay()
         ) as connection:
             assert attempt.listing is not None  # noqa: S101 - a connection is handed over with its listing
             lease.listing = attempt.listing
             lease.connection = connection
             async with anyio.create_task_group() as beside:
                 if connection.hub is not None:
-                    beside.start_soon(until_cancelled, follow_hub, connection, lambda record: told(lease.hear(record)))
+                    beside.start_soon(until_cancelled, follow_hub, connection, heard)
                 elif connection.era == "modern" and spec.era == "auto":
                     lease.other = OtherEra(is_process=spec.transport == "stdio")
-                    beside.start_soon(
-                        until_cancelled, lease.other.run, lambda: self._legacy(spec, lease, noticed), changed
-                    )
-                report(on.DialSucceeded(lease.generation, lease.listing))
+                    legacy = partial(self._legacy, spec, lease, noticed)
+                    beside.start_soon(until_cancelled, lease.other.run, legacy, changed)
+                self.latest = lease
+                self.failed_dial = None  # a remedy for an older failure would mislead
+                self._handle(on.DialSucceeded(generation, lease.listing))
                 if connection.hub is not None:
-                    told(lease.told)  # after the dial: the machine mirrors the state of the live connection alone
+                    heard(lease.told)  # after the dial: the machine mirrors the state of the live connection alone
                 try:
-                    report(_end(lease, await _stay(connection, changed, lease.desired_state)))
+                    self._handle(_end(lease, await _stay(connection, changed, self._desired)))
                 finally:
                     # Before the connection closes. It is bounded, and a cancellation does not cut it short.
                     if lease.drains:
                         await connection.drain()
                     beside.cancel_scope.cancel()
 
-    def _dialer_for(self, lease: Lease) -> Dialer:
-        """The dialer with the logins of the lease's owner."""
-        return self._dialer if lease.authorize is None else self._dialer.with_logins(lease.authorize)
+    def _dialer(self) -> Dialer:
+        """The dialer with the logins of the slot's owner."""
+        dialer, authorize = self._connector.dialer, self._context.authorize
+        return dialer if authorize is None else dialer.with_logins(authorize)
 
     def _legacy(
         self, spec: ServerSpec, lease: Lease, noticed: Callable[[str], None]
     ) -> AbstractAsyncContextManager[Connection]:
         """Dial the server again, in the legacy era alone."""
-        return self._dialer_for(lease).connect(
+        return self._dialer().connect(
             replace(spec, era="legacy"),
-            within=self._policy.attempt_timeout,
+            within=self._connector.policy.attempt_timeout,
             start_within=spec.start_timeout,
             redactor=lease.redactor,
-            hooks=DialHooks(on_notice=noticed, relay=lease.relay()),
+            hooks=DialHooks(on_notice=noticed, relay=self._context.relay()),
         )
+
+
+class FailedDial(NamedTuple):
+    """A failed dial: the event, and the evidence behind it."""
+
+    event: on.DialFailed
+    """Its reason has no secrets."""
+    evidence: Evidence
+
+
+async def _drain(lease: Lease, connection: Connection) -> None:
+    """Let the server refuse the requests in flight on an expired session."""
+    await connection.drain()
+    lease.scope.cancel()
 
 
 async def _stay(connection: Connection, changed: Callable[[], object], desired: DesiredState) -> Evidence:
@@ -674,10 +624,10 @@ def _never_stood(seen: Evidence) -> bool:
             return False
 
 
-def _failed(lease: Lease, seen: Evidence, *, ever_connected: bool) -> FailedDial:
+def _failed(generation: int, seen: Evidence, *, ever_connected: bool) -> FailedDial:
     verdict = classify_evidence(seen, connected_before=ever_connected)
     event = on.DialFailed(
-        lease.generation,
+        generation,
         verdict.status,
         reason=verdict.reason,
         unreachable=verdict.unreachable or _never_stood(seen),

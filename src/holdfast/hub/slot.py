@@ -188,11 +188,8 @@ class Slot:
         """What clients want of the server: subscriptions and the log level. It outlives connections."""
         self.leases = Leases(
             self.machine,
-            connector=context.connector,
-            tasks=context.tasks,
-            relay=context.relay,
-            authorize=context.authorize,
-            desired=self.desired_state,
+            context,
+            self.desired_state,
             handle=self.handle,
             told=lambda generation, record: self._perform(self.machine.mirror(record, generation, context.clock.now())),
         )
