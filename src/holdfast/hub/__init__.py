@@ -44,8 +44,7 @@ if TYPE_CHECKING:
         ToolChanged as ToolChanged,
         Transition as Transition,
         as_fields as as_fields,
-        changed_text as changed_text,
-        subject_of as subject_of,
+        server_text as server_text,
         transition_text as transition_text,
         warnings_of as warnings_of,
     )

@@ -74,10 +74,9 @@ __all__ = [
     "WarningSink",
     "Warnings",
     "as_fields",
-    "changed_text",
     "config_applied",
     "event_name",
-    "subject_of",
+    "server_text",
     "transition_text",
     "warnings_of",
     "write_to_log",
@@ -327,77 +326,82 @@ def write_to_log(record: HubRecord) -> None:
     if isinstance(record, ConfigApplied | ConfigRefused):
         _write_config(record)
         return
+    if (about := server_text(record)) is not None:
+        server, level, text = about
+        log.log(level, "%s: %s", server, text, extra={"record": record})
+        return
     level, words, *args = _line(record)
     log.log(level, words, *args, extra={"record": record})
 
 
-def _line(record: HubRecord) -> tuple[Any, ...]:  # noqa: PLR0912 - one line for each kind of record
-    """The line of a record: its level, its words, and what stands in them."""
+def server_text(record: HubRecord) -> tuple[str, int, str] | None:
+    """What happened to a server, for the hub's log and for the log of the server: its name, the level, and the words.
+
+    None for what belongs to no server alone, and for what comes with every call.
+    """
+    match record:
+        case Transition():
+            return record.server, logging.INFO, transition_text(record)
+        case RetryPlanned():
+            return record.server, logging.INFO, f"reconnect attempt {record.attempt} in at most {record.delay:.1f} s"
+        case AccessChanged(denied=True):
+            text = f"calls and the listing are denied; calls are refused until it is asked again: {record.reason}"
+            return record.server, logging.WARNING, text
+        case AccessChanged():
+            return record.server, logging.INFO, "calls are no longer denied"
+        case BreakerChanged(change=Tripped() as trip):
+            counts = f"{counted(trip.failures, 'failure')} ({counted(trip.refused, 'call')} refused since)"
+            return record.server, logging.WARNING, f"breaker open for {trip.retry_in:.0f} s after {counts}"
+        case BreakerChanged(change=change):
+            text = f"breaker closed ({counted(change.refused, 'call')} refused while it was open)"
+            return record.server, logging.INFO, text
+        case CloseFailed():
+            return record.server, logging.WARNING, f"an old connection did not close cleanly: {record.error}"
+        case ListFailed():
+            return record.server, logging.WARNING, f"its {record.kind} could not be listed: {record.reason}"
+        case ToolChanged():
+            held = "; it is held until the change is approved" if record.held else ""
+            return record.server, logging.WARNING, f"{_changed_text(record)}{held}"
+        case ToolApproved():
+            return record.server, logging.INFO, f"{_subject_of(record)}: the change was approved"
+        case _:
+            return None
+
+
+def _line(record: HubRecord) -> tuple[Any, ...]:
+    """The line of a record that is not about one server alone: its level, its words, and what stands in them."""
     match record:
         case CallEnded():
-            words = "%s: %s%s %s after %.3f s" + (": %s" if record.reason else "%s")
             who = f" of {record.principal}" if record.principal not in ("", "local") else ""
-            level = _LEVELS.get(record.outcome, logging.DEBUG)
-            return level, words, record.server, record.method, who, record.outcome, record.seconds, record.reason
-        case AccessRefused(kind="left"):  # a probe of the port, or a client that did not wait for its answer
-            return logging.DEBUG, "a client closed its connection at once, from %s", record.source
-        case AccessRefused(kind="quota"):
-            return logging.WARNING, "quota used up: %s of the caller %s", record.quota, record.principal
-        case AccessRefused(kind="certificate"):
-            words = "access refused: a client certificate does not verify (%s), from %s"
-            return logging.WARNING, words, record.reason, record.source
+            why = f": {record.reason}" if record.reason else ""
+            # The numbers stay apart from the words: a reader of the log counts lines that differ in numbers alone.
+            words, level = "%s: %s%s %s after %.3f s%s", _LEVELS.get(record.outcome, logging.DEBUG)
+            return level, words, record.server, record.method, who, record.outcome, record.seconds, why
         case AccessRefused():
-            return logging.WARNING, _REFUSALS[record.kind], record.source
+            level = logging.DEBUG if record.kind == "left" else logging.WARNING
+            return level, "%s", _REFUSALS[record.kind].format(record)
         case OneClientRecord():
             return logging.DEBUG, "%s, connection of one client: %s", record.server, record.record
-        case Transition():
-            return logging.INFO, "%s: %s", record.server, transition_text(record)
-        case RetryPlanned():
-            words = "%s: reconnect attempt %d in at most %.1f s"
-            return logging.INFO, words, record.server, record.attempt, record.delay
-        case AccessChanged(denied=True):
-            words = "%s: calls and the listing are denied; calls are refused until it is asked again: %s"
-            return logging.WARNING, words, record.server, record.reason
-        case AccessChanged():
-            return logging.INFO, "%s: calls are no longer denied", record.server
-        case BreakerChanged(change=Tripped() as trip):
-            words = "%s: breaker open for %.0f s after %s (%s refused since)"
-            counts = counted(trip.failures, "failure"), counted(trip.refused, "call")
-            return logging.WARNING, words, record.server, trip.retry_in, *counts
-        case BreakerChanged(change=change):
-            words = "%s: breaker closed (%s refused while it was open)"
-            return logging.INFO, words, record.server, counted(change.refused, "call")
-        case CloseFailed():
-            words = "%s: an old connection did not close cleanly: %s"
-            return logging.WARNING, words, record.server, record.error
         case Published():
             kinds = ", ".join(record.kinds) or "nothing"
             return logging.DEBUG, "catalog version %d: %s of %s changed", record.version, kinds, record.server
-        case ListFailed():
-            words = "%s: its %s could not be listed: %s"
-            return logging.WARNING, words, record.server, record.kind, record.reason
-        case ToolChanged():
-            held = "; it is held until the change is approved" if record.held else ""
-            return logging.WARNING, "%s: %s%s", record.server, changed_text(record), held
-        case ToolApproved():
-            return logging.INFO, "%s: %s: the change was approved", record.server, subject_of(record)
         case Missed():
             return logging.WARNING, "a listener was too slow and missed %s", counted(record.count, "record")
-        case ConfigApplied() | ConfigRefused():
-            raise AssertionError("it has several lines")
+        case _:
+            raise AssertionError("it is about one server, or it has several lines")
 
 
-def subject_of(record: ToolChanged | ToolApproved) -> str:
+def _subject_of(record: ToolChanged | ToolApproved) -> str:
     """What changed, in words: ``the tool x``, ``the prompt y``, ``its instructions``."""
     return "its instructions" if record.kind == "instructions" else f"the {record.kind} {record.tool}"
 
 
-def changed_text(record: ToolChanged) -> str:
+def _changed_text(record: ToolChanged) -> str:
     """What happened, in words."""
     how = "appeared after the server was first listed" if record.new else "changed since it was first seen"
     if record.kind == "instructions" and not record.new:
         how = "changed since they were first seen"
-    return f"{subject_of(record)} {how}"
+    return f"{_subject_of(record)} {how}"
 
 
 def transition_text(record: Transition) -> str:
@@ -459,10 +463,14 @@ def _some(names: Sequence[str]) -> str:
 
 
 _REFUSALS = {
-    "user": "access refused: another user of this machine, from %s",
-    "unknown_user": "access refused: the user of the connection is not known, from %s",
-    "login": "login failed: a wrong credential, from %s",
-    "too_many_logins": "login failed: too many wrong credentials, further ones are answered late, from %s",
+    "user": "access refused: another user of this machine, from {0.source}",
+    "unknown_user": "access refused: the user of the connection is not known, from {0.source}",
+    "login": "login failed: a wrong credential, from {0.source}",
+    "too_many_logins": "login failed: too many wrong credentials, further ones are answered late, from {0.source}",
+    "quota": "quota used up: {0.quota} of the caller {0.principal}",
+    "certificate": "access refused: a client certificate does not verify ({0.reason}), from {0.source}",
+    # A probe of the port, or a client that did not wait for its answer.
+    "left": "a client closed its connection at once, from {0.source}",
 }
 
 

@@ -31,22 +31,14 @@ import anyio.lowlevel
 from opentelemetry.trace import format_span_id, format_trace_id, get_current_span
 
 from holdfast.control.models import LogLine
-from holdfast.core import Redactor, State, Tripped, counted, fault_line
+from holdfast.core import Redactor, State, fault_line
 from holdfast.hub import (
-    AccessChanged,
-    BreakerChanged,
     CallEnded,
     CallOutcome,
-    CloseFailed,
     HubRecord,
-    RetryPlanned,
-    ToolApproved,
-    ToolChanged,
     Transition,
     as_fields,
-    changed_text,
-    subject_of,
-    transition_text,
+    server_text,
 )
 from holdfast.wire import LONGEST_LINE, LONGEST_SECRET
 
@@ -376,27 +368,8 @@ def log_text(record: HubRecord) -> tuple[str, str, str] | None:
         if record.outcome not in _LOGGED:
             return None
         return record.server, "warning", f"{record.method} {record.outcome}: {record.reason}"
-    match record:
-        case Transition():
-            level = "warning" if record.new in (State.DENIED, State.PERMANENTLY_FAILED) else "info"
-            return record.server, level, transition_text(record)
-        case RetryPlanned():
-            return record.server, "info", f"reconnect attempt {record.attempt} in at most {record.delay:.1f} s"
-        case BreakerChanged(change=Tripped() as trip):
-            text = f"breaker open for {trip.retry_in:.0f} s after {counted(trip.failures, 'failure')}"
-            return record.server, "warning", text
-        case BreakerChanged():
-            text = f"breaker closed; {counted(record.change.refused, 'call')} refused while it was open"
-            return record.server, "info", text
-        case AccessChanged(denied=True):
-            return record.server, "warning", f"calls and the listing are denied: {record.reason}"
-        case AccessChanged():
-            return record.server, "info", "calls are no longer denied"
-        case CloseFailed():
-            return record.server, "warning", f"an old connection did not close cleanly: {record.error}"
-        case ToolChanged():
-            held = "; it is held until the change is approved" if record.held else ""
-            return record.server, "warning", f"{changed_text(record)}{held}"
-        case ToolApproved():
-            return record.server, "info", f"{subject_of(record)}: the change was approved"
-    return None
+    if (told := server_text(record)) is None:
+        return None
+    server, level, text = told
+    gives_up = isinstance(record, Transition) and record.new in (State.DENIED, State.PERMANENTLY_FAILED)
+    return server, "warning" if gives_up else logging.getLevelName(level).lower(), text
