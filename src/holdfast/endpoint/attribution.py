@@ -21,10 +21,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import mcp_types as types
 from mcp import MCPError
@@ -366,23 +365,24 @@ class Announcer:
 
     def updated(self, server: str, uri: str, *, principal: str | None = None) -> None:
         """A resource changed: of a shared server, or of a user's own."""
-        self._post_updated(server, uri, principal=principal)
-        self._tell_subscribed(server, uri, principal=principal)
+        for reader in self._readers(self._readers_of(server, principal)):
+            if _sees(reader.seen, server, uri):
+                # Each replica with this session has the subscription, and a connection to a shared server.
+                reader.updated(server, uri, everywhere=True)
 
     def updated_for(self, client: Client, server: str, uri: str) -> None:
         """A resource changed on a connection that belongs to one client."""
-        self._post_updated(server, uri, only=client.owner)
-        if not client.modern and _sees(client.seen, server, uri):
-            client.outlet.tell(_UPDATED, {"uri": client.view.shown_uri(server, uri)})
+        for reader in self._readers(only=client.owner):
+            if _sees(reader.seen, server, uri):
+                reader.updated(server, uri, everywhere=False)
 
     def missed(self, client: Client, kinds: Collection[str]) -> None:
         """Tell a legacy client that its lists of these kinds changed, and that what it subscribed to may have."""
-        for method in dict.fromkeys(method for kind, (method, _) in _CHANGED.items() if kind in kinds):
-            client.outlet.tell(method, None, everywhere=True)
+        reader = _LegacyReader(client)
+        reader.changed(kinds)
         for server, uri in list(client.subscribed):
-            if not _sees(client.seen, server, uri):
-                continue
-            client.outlet.tell(_UPDATED, {"uri": client.view.shown_uri(server, uri)}, everywhere=True)
+            if _sees(client.seen, server, uri):
+                reader.updated(server, uri, everywhere=True)
 
     def _changed_for(self, principal: str, about: OneClientRecord) -> None:
         """Something changed that belongs to one user."""
@@ -391,69 +391,49 @@ class Announcer:
             self._changed(server, record.kinds, record.own_kinds, principal=principal)
         elif isinstance(record, Transition):
             if State.DENIED in (record.old, record.new):  # `holdfast_login` comes or goes
-                self._changed(server, (Kind.TOOL.value,), (), principal=principal)
+                for reader in self._readers(principal):
+                    if reader.seen.covers(server) and lists_tools_of(reader.seen, server):
+                        reader.changed((Kind.TOOL.value,))
             self._status_changed(server, principal=principal)
 
     def _status_changed(self, server: str, *, principal: str | None = None) -> None:
         """Tell those who see the server that the hub's status looks different; all, or those of one user."""
-        for each in self.listeners:
-            for stream in each.all(principal=principal):
-                if stream.seen.covers(server):
-                    stream.take(ResourceUpdated(STATUS_URI))
-        self._tell_subscribed("", STATUS_URI, about=server, principal=principal)
+        for reader in self._readers(principal):
+            if reader.seen.covers(server):
+                reader.updated("", STATUS_URI, everywhere=True)
 
     def _changed(
         self, server: str, kinds: tuple[str, ...], own_kinds: tuple[str, ...], *, principal: str | None = None
     ) -> None:
-        """Tell each client of a view in which a list of the server looks different; ``own_kinds`` for its own names.
+        """Tell each reader of a view in which a list of the server looks different; ``own_kinds`` for its own names.
 
-        With ``principal``, it looks different for one user alone. A listing of the shared connection to a per-user
-        server is that of ``local``.
+        With ``principal``, it looks different for one user alone.
         """
-        if principal is None and server in self._hub.registry.users.servers:
-            principal = LOCAL.name
-        for view, tell in self._readers(principal):
+        for reader in self._readers(self._readers_of(server, principal)):
+            view = reader.seen
             if view.covers(server):
                 seen = kinds if view.server is None else own_kinds
-                shown = {kind for kind in seen if kind != Kind.TOOL.value or lists_tools_of(view, server)}
-                tell({_CHANGED[kind] for kind in shown})
+                reader.changed({kind for kind in seen if kind != Kind.TOOL.value or lists_tools_of(view, server)})
 
     def _servers_changed(self, record: ConfigApplied) -> None:
         """In find mode the list names the servers, and what is pinned may have changed; so may a profile."""
         if record.added or record.removed or record.settings:
-            for view, tell in self._readers():
+            for reader in self._readers():
+                view = reader.seen
                 if view.profile is not None or "holdfast.access" in record.settings:
-                    tell(set(_CHANGED.values()))
+                    reader.changed(_CHANGED)
                 elif view.tools == "find" or "holdfast.large_results" in record.settings:  # `read_result` comes or goes
-                    tell({_CHANGED[Kind.TOOL.value]})
+                    reader.changed((Kind.TOOL.value,))
 
-    def _readers(
-        self, principal: str | None = None
-    ) -> Iterator[tuple[View, Callable[[Collection[tuple[str, ServerEvent]]], None]]]:
-        """Each view that someone reads, and what tells its readers of changes; all, or those of one user."""
-        for each in self.listeners:
-            for stream in each.all(principal=principal):
-                yield stream.seen, partial(_post, stream)
-        for client in list(self._clients.values()):
-            if not client.modern and principal in (None, client.principal):
-                yield client.seen, partial(_tell, client)
+    def _readers_of(self, server: str, principal: str | None) -> str | None:
+        """Whom a change of a server concerns. The shared connection to a per-user server is that of ``local``."""
+        return LOCAL.name if principal is None and server in self._hub.registry.users.servers else principal
 
-    def _post_updated(self, server: str, uri: str, *, only: Hashable = None, principal: str | None = None) -> None:
-        for each in self.listeners:
-            for stream in each.all(only=only, principal=principal):
-                if _sees(stream.seen, server, uri):
-                    stream.take(ResourceUpdated(stream.seen.shown_uri(server, uri)))
-
-    def _tell_subscribed(self, server: str, uri: str, *, about: str = "", principal: str | None = None) -> None:
-        """Tell legacy clients that a resource changed; ``about`` is the server that the hub's own status concerns."""
-        if principal is None and server in self._hub.registry.users.servers:
-            principal = LOCAL.name
-        for client in self._clients.values():
-            if principal not in (None, client.principal) or client.modern or (server, uri) not in client.subscribed:
-                continue
-            if client.seen.covers(about) if about else _sees(client.seen, server, uri):
-                # Each replica with this session has the subscription, and a connection to a shared server.
-                client.outlet.tell(_UPDATED, {"uri": client.view.shown_uri(server, uri)}, everywhere=True)
+    def _readers(self, principal: str | None = None, *, only: Hashable = None) -> list[_Reader]:
+        """Those who are told of changes now: all, or those of one user or of one client."""
+        found: list[_Reader] = [stream for each in self.listeners for stream in each.streams]
+        found += [_LegacyReader(client) for client in self._clients.values() if not client.modern]
+        return [one for one in found if principal in (None, one.principal) and only in (None, one.owner)]
 
     def __repr__(self) -> str:
         return f"<Announcer to {len(self._clients)} clients and {len(self.listeners)} endpoints>"
@@ -464,14 +444,31 @@ def _sees(view: View, server: str, uri: str) -> bool:
     return not server or (view.covers(server) and view.shows(NameKey(Kind.RESOURCE, server, uri)))
 
 
-def _post(stream: _SubscriptionStream, changes: Collection[tuple[str, ServerEvent]]) -> None:
-    for _, event in changes:
-        stream.take(event)
+class _LegacyReader:
+    """A client of the legacy era, told by notifications on its own stream."""
 
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.owner, self.principal = client.owner, client.principal
 
-def _tell(client: Client, changes: Collection[tuple[str, ServerEvent]]) -> None:
-    for method, _ in changes:
-        client.outlet.tell(method, None, everywhere=True)
+    @property
+    def seen(self) -> View:
+        """What it may see now."""
+        return self._client.seen
+
+    def changed(self, kinds: Collection[str]) -> None:
+        """Its lists of these kinds look different."""
+        for method in dict.fromkeys(method for kind, (method, _) in _CHANGED.items() if kind in kinds):
+            self._client.outlet.tell(method, None, everywhere=True)
+
+    def updated(self, server: str, uri: str, *, everywhere: bool) -> None:
+        """A resource changed; ``everywhere`` if each replica that has this session tells it the same."""
+        if (server, uri) in self._client.subscribed:
+            shown = self._client.view.shown_uri(server, uri)
+            self._client.outlet.tell(_UPDATED, {"uri": shown}, everywhere=everywhere)
+
+    def __repr__(self) -> str:
+        return f"<_LegacyReader {self._client!r}>"
 
 
 # Subscriptions of the modern era.
@@ -498,11 +495,25 @@ class _SubscriptionStream:
         """What its client may see now; rules that change hold for an open stream too."""
         return self._view.seen_by(self._identity)
 
-    def take(self, event: ServerEvent) -> None:
+    def changed(self, kinds: Collection[str]) -> None:
+        """Its lists of these kinds look different."""
+        for event in {event for kind, (_, event) in _CHANGED.items() if kind in kinds}:
+            self._take(event)
+
+    def updated(self, server: str, uri: str, *, everywhere: bool) -> None:
+        """A resource changed. This stream is on one replica, so it is never told ``everywhere``."""
+        _ = everywhere
+        self._take(ResourceUpdated(self.seen.shown_uri(server, uri)))
+
+    def _take(self, event: ServerEvent) -> None:
         """Send an event, if it is wanted."""
         if event_matches(self._wanted, self._uris, event):
             notice = event_to_notification(event, self._meta).model_dump(by_alias=True, mode="json", exclude_none=True)
             self._outlet.tell(notice["method"], notice.get("params"))
+
+
+_Reader: TypeAlias = _LegacyReader | _SubscriptionStream
+"""Someone who is told of changes."""
 
 
 class Listeners:
@@ -510,31 +521,28 @@ class Listeners:
 
     def __init__(self, view: View) -> None:
         self.view = view
-        self._listeners: set[_SubscriptionStream] = set()
-
-    def all(self, *, only: Hashable = None, principal: str | None = None) -> list[_SubscriptionStream]:
-        """Those who listen now: all, or those of one client or one user."""
-        return [one for one in self._listeners if only in (None, one.owner) and principal in (None, one.principal)]
+        self.streams: set[_SubscriptionStream] = set()
+        """Those who listen now."""
 
     async def listen(self, call: Call, wanted: types.SubscriptionFilter) -> dict[str, Any]:
         """Acknowledge, then send events until the endpoint closes; a client that leaves cancels it."""
-        if len(self._listeners) >= MAX_SUBSCRIPTIONS:
+        if len(self.streams) >= MAX_SUBSCRIPTIONS:
             raise MCPError(INTERNAL_ERROR, "Subscription limit reached")
         honored = _honored(wanted)
         meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: call.message.key}
         told = honored.model_dump(by_alias=True, mode="json", exclude_none=True)
         call.reply.tell("notifications/subscriptions/acknowledged", {"notifications": told, "_meta": meta})
         listener = _SubscriptionStream(call, honored, meta)
-        self._listeners.add(listener)
+        self.streams.add(listener)
         try:
             await listener.ended
         finally:
-            self._listeners.discard(listener)
+            self.streams.discard(listener)
         return {"_meta": meta}
 
     def close(self) -> None:
         """End every stream cleanly: its client gets the result of its request."""
-        for listener in self._listeners:
+        for listener in self.streams:
             if not listener.ended.done():
                 listener.ended.set_result(None)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from mcp.shared.inbound import X_MCP_HEADER_KEY
@@ -129,20 +130,40 @@ class View:
         self.hub = hub
         self.principal = principal
         """Whose view it is, where servers are per user; else that of everyone, which is the one of ``local``."""
-        self.user = UserServers(hub, principal)
-        """The servers as this user has them."""
         self.grants = grants
         self.rights = grants.key if grants is not None else ""
         """Equal for all who see the same of this endpoint; empty where nothing is limited."""
         self.address = address
         self.server, self.tools, self.profile, self.folder = address
-        self._own_names = FolderNames(self)
         self._uris = ResourceUris(self)
-        self._listed: dict[Kind, tuple[Catalog, Config, list[CatalogEntry]]] = {}
-        self._routes: dict[str, ToolRoute] = {}
-        self._routes_of: tuple[Catalog, Config] | None = None
+        self._looked_up = _LookedUp(self, self.catalog, hub.registry.config)
         self._limited: dict[str, View] = {}
         """The views of principals that do not see everything, by their grants."""
+
+    # The servers as this user has them: with her own slots and listings where they are per user.
+
+    @property
+    def catalog(self) -> Catalog:
+        """What they offer to this user now. The shared slots are those of ``local``."""
+        return self.hub.registry.users.catalogs.of(self.principal)
+
+    def slot(self, server: str) -> Slot:
+        """The slot that this user's calls go to."""
+        return self.hub.registry.users.slot(self.principal, server)
+
+    def health(self, server: str) -> Health:
+        """The health of a server, as this user has it."""
+        return self.slot(server).health()
+
+    # What of them the endpoint shows.
+
+    @property
+    def now(self) -> _LookedUp:
+        """What was looked up in the catalog and the configuration of this moment."""
+        catalog, config = self.catalog, self.hub.registry.config
+        if self._looked_up.catalog is not catalog or self._looked_up.config is not config:
+            self._looked_up = _LookedUp(self, catalog, config)
+        return self._looked_up
 
     def seen_by(self, principal: Principal) -> View:
         """The part of this view that a principal may see, by the rules in force now."""
@@ -160,19 +181,18 @@ class View:
         """Look all items up by the rules, in short steps: the questions below then take no time of the loop."""
         if self.grants is None:
             return
-        catalog, config, policy = self.user.catalog, self.hub.registry.config, self.hub.registry.policy
-        turns = Turns()
+        # Taken once: what changes between two steps begins another one, and this one is forgotten.
+        now, policy, turns = self.now, self.hub.registry.policy, Turns()
         for kind in Kind:
-            known = self._listed.get(kind)
-            if known is not None and known[0] is catalog and known[1] is config:
+            if kind in now.shown:
                 continue
             shown_here: list[CatalogEntry] = []
-            for entry in catalog.of(kind):
+            for entry in now.catalog.of(kind):
                 policy.learn(access_item(self.hub.registry, entry.key))
                 if self.covers(entry.server) and self.shows(entry.key):
                     shown_here.append(entry)
                 await turns.offer()
-            self._listed[kind] = catalog, config, shown_here
+            now.shown[kind] = shown_here
 
     @property
     def servers(self) -> list[str]:
@@ -202,27 +222,25 @@ class View:
 
     def all_entries(self, kind: Kind) -> Sequence[CatalogEntry]:
         """Return all entries of one kind that the endpoint has, also those that must be found."""
-        catalog, config = self.user.catalog, self.hub.registry.config
-        if self.server is None and self.profile is None and not config.scoped and self.grants is None:
-            return catalog.of(kind)
-        known = self._listed.get(kind)
-        if known is None or known[0] is not catalog or known[1] is not config:
-            shown_here = [entry for entry in catalog.of(kind) if self.covers(entry.server) and self.shows(entry.key)]
-            known = self._listed[kind] = catalog, config, shown_here
-        return known[2]
+        now = self.now
+        if self.server is None and self.profile is None and not now.config.scoped and self.grants is None:
+            return now.catalog.of(kind)
+        if kind not in now.shown:
+            now.shown[kind] = [one for one in now.catalog.of(kind) if self.covers(one.server) and self.shows(one.key)]
+        return now.shown[kind]
 
     def name_of(self, entry: CatalogEntry) -> str:
         """The name of an item at this endpoint."""
         if self.server is not None:
             return entry.original
-        return self._own_names.of(entry) if self.folder is not None else entry.name
+        return self.now.folder_names.get(entry.key, entry.name) if self.folder is not None else entry.name
 
     def find(self, kind: Kind, name: str) -> NameKey | Unknown:
         """Return the owner of an item and its original name; an endpoint of one server owns every name."""
         if kind is Kind.RESOURCE:
             found = self._uris.find(name)
         elif self.server is None:
-            own = self._own_names.find(kind, name) if self.folder is not None else None
+            own = self.now.folder_keys.get((kind, name)) if self.folder is not None else None
             found = own or self.hub.registry.find(name, kind, principal=self.principal)
         else:
             found = NameKey(kind, self.server, name)
@@ -237,10 +255,8 @@ class View:
 
     def tool(self, name: str) -> ToolRoute | Unknown:
         """What a call of a tool needs to know; a listed tool is looked up once, while nothing changes."""
-        catalog, config = self.user.catalog, self.hub.registry.config
-        if self._routes_of is None or self._routes_of[0] is not catalog or self._routes_of[1] is not config:
-            self._routes, self._routes_of = {}, (catalog, config)
-        route = self._routes.get(name)
+        now = self.now
+        route = now.routes.get(name)
         if route is None:
             found = self.find(Kind.TOOL, name)
             if not isinstance(found, NameKey):
@@ -248,9 +264,9 @@ class View:
             own = dumps(found.original) if found.original != name else None
             schema = input_schema(self, name)
             mirrors = schema is not None and X_MCP_HEADER_KEY.encode() in dumps(schema)
-            route = ToolRoute(found, own, is_repeatable(catalog, catalog.names.get(found, "")), mirrors)
-            if found in catalog.names:
-                self._routes[name] = route
+            route = ToolRoute(found, own, is_repeatable(now.catalog, now.catalog.names.get(found, "")), mirrors)
+            if found in now.catalog.names:
+                now.routes[name] = route
         return route
 
     def shown_uri(self, server: str, uri: str) -> str:
@@ -265,25 +281,54 @@ class View:
         return f"<View of {self.server or 'all servers'}{mode}>"
 
 
-class UserServers:
-    """The servers of a hub as one user has them: with her own slots and listings where they are per user."""
+class _LookedUp:
+    """What one view looked up in one catalog, under one configuration.
 
-    def __init__(self, hub: Hub, principal: str) -> None:
-        self._users = hub.registry.users
-        self._principal = principal
+    Both are immutable, so nothing in here is ever out of date: when one of them is replaced, the view begins another
+    of these (``View.now``).
+    """
 
-    @property
-    def catalog(self) -> Catalog:
-        """What they offer to this user now. The shared slots are those of ``local``."""
-        return self._users.catalogs.of(self._principal)
+    def __init__(self, view: View, catalog: Catalog, config: Config) -> None:
+        self._view = view
+        self.catalog = catalog
+        self.config = config
+        self.shown: dict[Kind, list[CatalogEntry]] = {}
+        """What the endpoint has of each kind, where that is less than the catalog."""
+        self.routes: dict[str, ToolRoute] = {}
+        """Where the calls of listed tools go, by the tool's name here."""
 
-    def slot(self, server: str) -> Slot:
-        """The slot that this user's calls go to."""
-        return self._users.slot(self._principal, server)
+    @cached_property
+    def index(self) -> ResourceIndex:
+        """Finds resources by their URIs."""
+        return ResourceIndex(self.catalog)
 
-    def health(self, server: str) -> Health:
-        """The health of a server, as this user has it."""
-        return self.slot(server).health()
+    @cached_property
+    def folder_names(self) -> Mapping[NameKey, str]:
+        """The names of the tools and prompts of one folder's servers, for the clients that work there.
+
+        In the catalog of the hub each name is used once, so two folders cannot both have ``files__read``. A client sees
+        one folder alone: there each server has the name that its configuration gives it. Where a shared server has that
+        name already, the name is that of the catalog.
+        """
+        names: dict[NameKey, str] = {}
+        for kind in (Kind.TOOL, Kind.PROMPT):
+            for entry in self.catalog.of(kind):
+                spec = self.config.servers.get(entry.server)
+                if spec is None or spec.folder != self._view.folder:
+                    continue
+                name = base_name(kind, spec.plain_name, entry.original, spec.prefix, self.catalog.longest)
+                other = self.catalog.entry(name, kind)
+                if other is None or not self._view.covers(other.server):
+                    names[entry.key] = name
+        return names
+
+    @cached_property
+    def folder_keys(self) -> Mapping[tuple[Kind, str], NameKey]:
+        """The items of these names."""
+        return {(key.kind, name): key for key, name in self.folder_names.items()}
+
+    def __repr__(self) -> str:
+        return f"<_LookedUp by {self._view!r}: {len(self.routes)} routes>"
 
 
 def view_for(view: View, principal: str, grants: Grants | None = None) -> View:
@@ -293,53 +338,11 @@ def view_for(view: View, principal: str, grants: Grants | None = None) -> View:
 
 def input_schema(view: View, tool: str) -> Mapping[str, Any] | None:
     """Return the input schema of a listed tool."""
-    found, catalog = view.find(Kind.TOOL, tool), view.user.catalog
+    found, catalog = view.find(Kind.TOOL, tool), view.catalog
     name = catalog.names.get(found) if isinstance(found, NameKey) else None
     entry = catalog.entry(name, Kind.TOOL) if name is not None else None
     schema = entry.item.raw.get("inputSchema") if entry is not None else None
     return schema if isinstance(schema, Mapping) else None
-
-
-class FolderNames:
-    """The names of the tools and prompts of one folder's servers, for the clients that work there.
-
-    In the catalog of the hub each name is used once, so two folders cannot both have ``files__read``. A client sees one
-    folder alone: there each server has the name that its configuration gives it. Where a shared server has that name
-    already, the name is that of the catalog.
-    """
-
-    def __init__(self, view: View) -> None:
-        self._view = view
-        self._of: tuple[Catalog, Config] | None = None
-        self._names: dict[NameKey, str] = {}
-        self._keys: dict[tuple[Kind, str], NameKey] = {}
-
-    def of(self, entry: CatalogEntry) -> str:
-        """The name of an item."""
-        self._follow()
-        return self._names.get(entry.key, entry.name)
-
-    def find(self, kind: Kind, name: str) -> NameKey | None:
-        """The item of this folder that has a name; None if none has."""
-        self._follow()
-        return self._keys.get((kind, name))
-
-    def _follow(self) -> None:
-        catalog, config = self._view.user.catalog, self._view.hub.registry.config
-        if self._of is not None and self._of[0] is catalog and self._of[1] is config:
-            return
-        names: dict[NameKey, str] = {}
-        for kind in (Kind.TOOL, Kind.PROMPT):
-            for entry in catalog.of(kind):
-                spec = config.servers.get(entry.server)
-                if spec is None or spec.folder != self._view.folder:
-                    continue
-                name = base_name(kind, spec.plain_name, entry.original, spec.prefix, catalog.longest)
-                other = catalog.entry(name, kind)
-                if other is None or not self._view.covers(other.server):
-                    names[entry.key] = name
-        self._of, self._names = (catalog, config), names
-        self._keys = {(key.kind, name): key for key, name in names.items()}
 
 
 def _in_folder(view: View, server: str) -> bool:
@@ -429,14 +432,13 @@ class ResourceUris:
         self._registry = view.hub.registry
         self._server = view.server
         self._leads: dict[str, str] = {}
-        self._known: ResourceIndex | None = None
 
     def find(self, uri: str) -> NameKey | Unknown:
         """The owner of a resource: by the list, a template, the server prefix, or because one server has them all."""
         if self._server is not None:
             found: NameKey | Unknown = NameKey(Kind.RESOURCE, self._server, uri)
         else:
-            found = self._owner_of(uri) or self._view.user.catalog.resolve(uri, Kind.RESOURCE)
+            found = self._owner_of(uri) or self._view.catalog.resolve(uri, Kind.RESOURCE)
         own = is_own_uri(uri) or (isinstance(found, NameKey) and is_own_uri(found.original))
         return Unknown(uri, ()) if own else found
 
@@ -448,7 +450,7 @@ class ResourceUris:
         if self._server is not None or not server:
             return uri
         key = NameKey(Kind.RESOURCE, server, uri)
-        known = self._view.user.catalog.names.get(key)
+        known = self._view.catalog.names.get(key)
         if known is not None:
             return known
         return uri if self._owner_of(uri) == key else self._prefixes().get(server, "") + uri
@@ -456,11 +458,11 @@ class ResourceUris:
     def _owner_of(self, uri: str) -> NameKey | None:
         if is_own_uri(uri):
             return None
-        catalog = self._view.user.catalog
-        listed = catalog.owners.get((Kind.RESOURCE, uri))
+        now = self._view.now
+        listed = now.catalog.owners.get((Kind.RESOURCE, uri))
         if listed is not None:
             return listed
-        like = [*self._index.templates_like(uri)]
+        like = [*now.index.templates_like(uri)]
         renamed = next((entry for entry in like if entry.name != entry.original and _fits(entry.name, uri)), None)
         if renamed is not None:
             lead = renamed.name.removesuffix(renamed.original)
@@ -471,16 +473,8 @@ class ResourceUris:
         fitting = next((entry for entry in like if entry.name == entry.original and _fits(entry.name, uri)), None)
         if fitting is not None:
             return NameKey(Kind.RESOURCE, fitting.server, uri)
-        having = self._index.servers
+        having = now.index.servers
         return NameKey(Kind.RESOURCE, next(iter(having)), uri) if len(having) == 1 else None
-
-    @property
-    def _index(self) -> ResourceIndex:
-        """That of the current catalog."""
-        catalog = self._view.user.catalog
-        if self._known is None or self._known.catalog is not catalog:
-            self._known = ResourceIndex(catalog)
-        return self._known
 
     def _prefixes(self) -> dict[str, str]:
         """The URI prefix of each server; equal prefixes get a number."""
