@@ -63,7 +63,7 @@ async def test_a_changed_list_is_told_where_it_looks_different() -> None:
     async with opened("a", "b") as hub:
         broker = Broker(hub)
         everything, one, other = Told(broker), Told(broker, EndpointAddress("a")), Told(broker, EndpointAddress("b"))
-        broker.announcer.handle(published(hub, "a", "tools", "templates", own=("prompts",)))
+        await broker.announcer.handle(published(hub, "a", "tools", "templates", own=("prompts",)))
         assert everything.taken() == {"tools/list_changed", "resources/list_changed"}
         assert one.taken() == {"prompts/list_changed"}, "at its own endpoint a server has its own names"
         assert other.taken() == set()
@@ -73,9 +73,9 @@ async def test_in_find_mode_only_a_pinned_tool_changes_the_list() -> None:
     async with opened("a", "b", pin=["a/*"]) as hub:
         broker = Broker(hub)
         finding = Told(broker, EndpointAddress(tools="find"))
-        broker.announcer.handle(published(hub, "b", "tools", "prompts"))
+        await broker.announcer.handle(published(hub, "b", "tools", "prompts"))
         assert finding.taken() == {"prompts/list_changed"}
-        broker.announcer.handle(published(hub, "a", "tools"))
+        await broker.announcer.handle(published(hub, "a", "tools"))
         assert finding.taken() == {"tools/list_changed"}
 
 
@@ -83,14 +83,14 @@ async def test_the_shared_listing_of_a_per_user_server_is_news_for_local_alone()
     async with opened("u", sharing="per-user") as hub:
         broker = Broker(hub)
         local, ann = Told(broker), Told(broker, who=ANN)
-        broker.announcer.handle(published(hub, "u", "tools"))
+        await broker.announcer.handle(published(hub, "u", "tools"))
         assert (local.taken(), ann.taken()) == ({"tools/list_changed"}, set())
         changed = OneClientRecord(server="u", record=published(hub, "u", "tools"), principal="ann")
-        broker.announcer.handle(changed)
+        await broker.announcer.handle(changed)
         assert (local.taken(), ann.taken()) == (set(), {"tools/list_changed"})
-        broker.announcer.handle(OneClientRecord(server="u", record=denied("u"), principal="ann"))
+        await broker.announcer.handle(OneClientRecord(server="u", record=denied("u"), principal="ann"))
         assert (local.taken(), ann.taken()) == (set(), {"tools/list_changed"}), "`holdfast_login` comes or goes"
-        broker.announcer.handle(OneClientRecord(server="u", record=published(hub, "u", "tools")))
+        await broker.announcer.handle(OneClientRecord(server="u", record=published(hub, "u", "tools")))
         assert (local.taken(), ann.taken()) == (set(), set()), "what a client has for itself is no list"
 
 
@@ -100,19 +100,19 @@ async def test_what_was_missed_is_told_by_the_catalogs_before_and_after() -> Non
         told = Told(broker)
         broker.announcer.begin()
         publish(hub, "a", [Item("new")])
-        broker.announcer.handle(Missed(count=1))
+        await broker.announcer.handle(Missed(count=1))
         assert told.taken() == {"tools/list_changed"}
-        broker.announcer.handle(Missed(count=1))
+        await broker.announcer.handle(Missed(count=1))
         assert told.taken() == set(), "it is told once"
         publish(hub, "a", [Item("newer")])
-        broker.announcer.handle(published(hub, "a", "tools"))
+        await broker.announcer.handle(published(hub, "a", "tools"))
         assert told.taken() == {"tools/list_changed"}
-        broker.announcer.handle(Missed(count=1))
+        await broker.announcer.handle(Missed(count=1))
         assert told.taken() == set(), "the record before had told all of it"
         publish(hub, "a", [Item("newest")])
-        broker.announcer.handle(published(hub, "a", "tools", version=0))
+        await broker.announcer.handle(published(hub, "a", "tools", version=0))
         told.taken()
-        broker.announcer.handle(Missed(count=1))
+        await broker.announcer.handle(Missed(count=1))
         assert told.taken() == {"tools/list_changed"}, "an old record tells nothing of the catalog of now"
 
 
@@ -133,7 +133,7 @@ async def test_a_new_configuration_changes_the_lists_that_depend_on_it(
         broker = Broker(hub)
         finding, profile = Told(broker, EndpointAddress(tools="find")), Told(broker, EndpointAddress(profile="work"))
         plain = Told(broker)
-        broker.announcer.handle(ConfigApplied(at=0, **change))
+        await broker.announcer.handle(ConfigApplied(at=0, **change))
         assert (finding.taken(), profile.taken()) == (at_find, at_profile)
         assert plain.taken() == (CHANGED if change.get("settings") == ("holdfast.access",) else set())
 
@@ -142,7 +142,7 @@ async def test_large_results_bring_a_tool_to_every_list() -> None:
     async with opened("a") as hub:
         broker = Broker(hub)
         told = Told(broker)
-        broker.announcer.handle(ConfigApplied(settings=("holdfast.large_results",), at=0))
+        await broker.announcer.handle(ConfigApplied(settings=("holdfast.large_results",), at=0))
         assert told.taken() == {"tools/list_changed"}
 
 
@@ -153,7 +153,7 @@ async def test_a_new_status_is_told_to_subscribers_who_see_the_server() -> None:
         for one in (subscribed, elsewhere):
             one.client.subscribed.add(("", STATUS))
         for record in (denied("a"), AccessChanged(server="a", denied=True, reason="", at=0)):
-            broker.announcer.handle(record)
+            await broker.announcer.handle(record)
             assert subscribed.params[-1] == {"uri": STATUS}
             assert (subscribed.taken(), elsewhere.taken(), silent.taken()) == ({"resources/updated"}, set(), set())
 
@@ -208,3 +208,37 @@ async def test_a_message_of_a_server_reaches_the_only_client_that_it_can_mean() 
         broker.detach(other_user.client)
         with pytest.raises(MCPError, match="no client is connected"):
             await broker.attribution.asked("a", "roots/list", None, None)
+
+
+@pytest.mark.requirement("SEC-14")
+async def test_a_change_that_the_rules_hide_is_told_to_no_one_whom_they_hide_it_from() -> None:
+    rules = [{"effect": "allow", "principals": ["ann"], "servers": ["a", "b"], "tools": ["read*"]}]
+    async with opened("a", "b", access={"rules": rules}) as hub:
+        broker = Broker(hub)
+        ann, local = Told(broker, who=ANN), Told(broker)
+        await ann.client.seen.settle()  # as each of her requests does
+        publish(hub, "a", [Item("read"), Item("write", {"description": "another one"})])
+        await broker.announcer.handle(published(hub, "a", "tools"))
+        assert (ann.taken(), local.taken()) == (set(), {"tools/list_changed"})
+        publish(hub, "a", [Item("read", {"description": "another one"})])
+        publish(hub, "b", [Item("read")])
+        await broker.announcer.handle(published(hub, "a", "tools", version=0))
+        assert ann.taken() == {"tools/list_changed"}
+        await broker.announcer.handle(published(hub, "b", "tools"))
+        assert (ann.taken(), local.taken()) == (set(), {"tools/list_changed"}), "she sees what she saw"
+        publish(hub, "b", [])
+        await broker.announcer.handle(published(hub, "b", "tools"))
+        assert ann.taken() == {"tools/list_changed"}, "one that is gone is a change too"
+
+
+@pytest.mark.requirement("SEC-14")
+async def test_a_reader_with_rules_whose_lists_no_one_has_looked_up_is_told_of_a_change() -> None:
+    rules = [{"effect": "allow", "principals": ["ann"], "servers": ["a"], "tools": ["read*"]}]
+    async with opened("a", "b", access={"rules": rules}) as hub:
+        broker = Broker(hub)
+        ann = Told(broker, who=ANN)
+        await broker.announcer.handle(published(hub, "b", "tools"))
+        assert ann.taken() == set(), "she does not see the server"
+        publish(hub, "a", [Item("read", {"description": "another one"})])
+        await broker.announcer.handle(published(hub, "a", "tools"))
+        assert ann.taken() == {"tools/list_changed"}

@@ -343,19 +343,19 @@ class Announcer:
         """Tell changes from the catalog of this moment on."""
         self._told = self._hub.registry.catalog
 
-    def handle(self, record: HubRecord) -> None:
+    async def handle(self, record: HubRecord) -> None:
         """A record of the hub."""
         match record:
             case OneClientRecord(principal=principal) if principal:
-                self._changed_for(principal, record)
+                await self._changed_for(principal, record)
             case Published():
                 if record.version == self._hub.catalog.version:
                     self._told = self._hub.catalog
-                self._changed(record.server, record.kinds, record.own_kinds)
+                await self._changed(record.server, record.kinds, record.own_kinds)
             case Missed():
                 self._told, before = self._hub.catalog, self._told
                 for server, (shown, own) in self._told.changes(before).items():
-                    self._changed(server, tuple(kind.value for kind in shown), tuple(kind.value for kind in own))
+                    await self._changed(server, tuple(kind.value for kind in shown), tuple(kind.value for kind in own))
             case ConfigApplied():
                 self._servers_changed(record)
             case Transition() | ListFailed() | RetryPlanned() | BreakerChanged() | AccessChanged():
@@ -384,11 +384,11 @@ class Announcer:
             if _sees(client.seen, server, uri):
                 reader.updated(server, uri, everywhere=True)
 
-    def _changed_for(self, principal: str, about: OneClientRecord) -> None:
+    async def _changed_for(self, principal: str, about: OneClientRecord) -> None:
         """Something changed that belongs to one user."""
         server, record = about.server, about.record
         if isinstance(record, Published):
-            self._changed(server, record.kinds, record.own_kinds, principal=principal)
+            await self._changed(server, record.kinds, record.own_kinds, principal=principal)
         elif isinstance(record, Transition):
             if State.DENIED in (record.old, record.new):  # `holdfast_login` comes or goes
                 for reader in self._readers(principal):
@@ -402,18 +402,23 @@ class Announcer:
             if reader.seen.covers(server):
                 reader.updated("", STATUS_URI, everywhere=True)
 
-    def _changed(
+    async def _changed(
         self, server: str, kinds: tuple[str, ...], own_kinds: tuple[str, ...], *, principal: str | None = None
     ) -> None:
         """Tell each reader of a view in which a list of the server looks different; ``own_kinds`` for its own names.
 
-        With ``principal``, it looks different for one user alone.
+        With ``principal``, it looks different for one user alone. What the rules hide from a reader may be all that
+        changed, so those who do not see everything are told by what they see (``View.news``, SEC-14).
         """
+        news: dict[View, Collection[str]] = {}
         for reader in self._readers(self._readers_of(server, principal)):
             view = reader.seen
-            if view.covers(server):
+            if view not in news:
                 seen = kinds if view.server is None else own_kinds
-                reader.changed({kind for kind in seen if kind != Kind.TOOL.value or lists_tools_of(view, server)})
+                shown = {kind for kind in seen if kind != Kind.TOOL.value or lists_tools_of(view, server)}
+                told = shown if view.covers(server) else set[str]()
+                news[view] = told if view.grants is None else await view.news(otherwise=told)
+            reader.changed(news[view])
 
     def _servers_changed(self, record: ConfigApplied) -> None:
         """In find mode the list names the servers, and what is pinned may have changed; so may a profile."""

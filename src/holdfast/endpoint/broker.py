@@ -112,7 +112,7 @@ class Broker:
             task_status.started()
             try:
                 async for record in records:
-                    self.announcer.handle(record)
+                    await self.announcer.handle(record)
                 await anyio.sleep_forever()
             finally:
                 self.gate.close()

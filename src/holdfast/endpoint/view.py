@@ -15,7 +15,7 @@ the same rules hold share a view, and where nothing is limited it is the view of
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -137,6 +137,8 @@ class View:
         self.server, self.tools, self.profile, self.folder = address
         self._uris = ResourceUris(self)
         self._looked_up = _LookedUp(self, self.catalog, hub.registry.config)
+        self._told: Mapping[Kind, Sequence[CatalogEntry]] | None = None
+        """The lists when their readers were told of changes last, where they do not see everything."""
         self._limited: dict[str, View] = {}
         """The views of principals that do not see everything, by their grants."""
 
@@ -193,6 +195,28 @@ class View:
                     shown_here.append(entry)
                 await turns.offer()
             now.shown[kind] = shown_here
+        if self._told is None:
+            self._told = {kind: self.entries(kind) for kind in Kind}  # from here on its readers are told what changes
+
+    async def news(self, *, otherwise: Collection[str]) -> Collection[str]:
+        """The kinds of lists that look different since this was asked last, or since they were first looked up.
+
+        ``otherwise`` is the answer where they never were. The marks of the hub are no part of an item.
+        """
+        before = self._told
+        await self.settle()
+        self._told = listed = {kind: self.entries(kind) for kind in Kind}
+        news, turns = set[str](), Turns()
+        for kind, entries in listed.items():
+            gone = {entry.key: entry for entry in (before or {}).get(kind, ())}
+            for entry in entries:
+                known = gone.pop(entry.key, None)
+                if known is None or (self.name_of(known), known.item) != (self.name_of(entry), entry.item):
+                    news.add(kind.value)
+                await turns.offer()
+            if gone:
+                news.add(kind.value)
+        return news if before is not None else otherwise
 
     @property
     def servers(self) -> list[str]:
