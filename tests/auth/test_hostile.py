@@ -246,8 +246,9 @@ def test_an_answer_fits_its_own_question_alone() -> None:
     fields = dict(parse_qsl(urlsplit(asked.url).query))
     assert fields["tenant"] == "1"
     assert fields["prompt"] == "consent"
-    assert code_in({"code": "1", "state": asked.state}, asked) == "1"
-    assert code_in({"code": "1", "state": asked.state, "iss": "https://auth.example"}, asked) == "1"
+    assert code_in({"code": "1", "state": asked.state}, server=server, state=asked.state) == "1"
+    whole = {"code": "1", "state": asked.state, "iss": "https://auth.example"}
+    assert code_in(whole, server=server, state=asked.state) == "1"
     for answer in (
         {"code": "1", "state": other.state},
         {"code": "1"},
@@ -256,7 +257,7 @@ def test_an_answer_fits_its_own_question_alone() -> None:
         {"state": asked.state},
     ):
         with pytest.raises(LoginFailed):
-            code_in(answer, asked)
+            code_in(answer, server=server, state=asked.state)
     assert asked.state not in repr(asked)
     assert asked.verifier not in repr(asked)
 

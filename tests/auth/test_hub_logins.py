@@ -7,11 +7,11 @@ from typing import Any
 
 import anyio
 import pytest
+from keyring.backend import KeyringBackend
 
 from holdfast.auth.credentials import Logins
-from holdfast.auth.grant import GrantKey
 from holdfast.auth.person_login import log_out
-from holdfast.auth.token_store import TokenStore
+from holdfast.auth.token_store import KeyringStorage, TokenStore
 from holdfast.core.breaker import BreakerState
 from holdfast.core.lifecycle.effects import Transition
 from holdfast.core.lifecycle.table import State
@@ -272,22 +272,21 @@ async def test_a_login_that_is_noted_as_refused_is_no_new_login_and_not_tried_ag
     assert len(dials) == 1
 
 
-class Waiting:
+class Waiting(KeyringBackend):
     """A keyring that does not answer before it is unlocked."""
 
+    priority = -1
+
     def __init__(self) -> None:
-        self._secrets: Mapping[str, str] = {}
+        self._kept: dict[str, str] = {}
         self.unlocked = threading.Event()
 
-    def read(self, _: GrantKey) -> Mapping[str, str] | None:
+    def get_password(self, service: str, username: str) -> str | None:
         assert self.unlocked.wait(60)
-        return self._secrets
+        return self._kept.get(username)
 
-    def write(self, _: GrantKey, secrets: Mapping[str, str]) -> None:
-        self._secrets = secrets
-
-    def remove(self, _: GrantKey) -> None:
-        """Nothing is removed here."""
+    def set_password(self, service: str, username: str, password: str) -> None:
+        self._kept[username] = password
 
 
 @pytest.mark.requirement("AUTH-5")
@@ -298,9 +297,9 @@ async def test_a_keyring_that_waits_for_somebody_holds_up_no_hub_and_costs_no_lo
     kept, _ = await logged_in(peer.spec(), store)
     ring = Waiting()
     ring.unlocked.set()
-    TokenStore(store.folder, vault=lambda: ring).put(kept)
+    TokenStore(store.folder, vault=lambda: KeyringStorage(ring)).put(kept)
     ring.unlocked.clear()
-    logins = Logins(TokenStore(store.folder, vault=lambda: ring))
+    logins = Logins(TokenStore(store.folder, vault=lambda: KeyringStorage(ring)))
     logins.reading.seconds = 0.05
     try:
         with anyio.fail_after(PATIENCE):

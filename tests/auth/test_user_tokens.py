@@ -61,7 +61,7 @@ def test_a_row_that_is_copied_to_another_user_does_not_open_there(tmp_path: Path
         database.execute("INSERT INTO grants SELECT 'bob', issuer, resource, sealed FROM grants")
     again = _tokens(tmp_path)
     assert again.of("bob").grants() == ()
-    assert [(one.principal, one.readable) for one in again.all()] == [("ada", True), ("bob", False)]
+    assert [(one.principal, one.grant is not None) for one in again.rows()] == [("ada", True), ("bob", False)]
 
 
 def test_a_new_key_in_front_seals_all_rows_again_so_that_the_old_one_can_go(tmp_path: Path) -> None:
@@ -93,8 +93,9 @@ def test_a_command_with_the_wrong_key_is_refused_and_leaves_the_file_where_it_is
 def test_the_operator_sees_who_has_logins_and_no_secret(tmp_path: Path) -> None:
     tokens = _tokens(tmp_path)
     tokens.of("ada").put(grant(scope="files:read"))
-    (seen,) = tokens.all()
-    assert (seen.principal, seen.issuer, seen.scope) == ("ada", grant().issuer, "files:read")
+    (seen,) = tokens.rows()
+    assert seen.grant is not None
+    assert (seen.principal, seen.key.issuer, seen.grant.scope) == ("ada", grant().issuer, "files:read")
     assert "planted" not in repr(seen) + repr(tokens) + repr(tokens.of("ada"))
 
 

@@ -153,7 +153,7 @@ async def test_a_link_in_another_user_s_browser_logs_no_one_in(peer: Guarded, to
             answer = await WebBrowser("bob").open(link)
         assert answer.status_code == 403
         assert "another user" in answer.text
-        assert not tokens.all()
+        assert not tokens.rows()
         assert not await peer.seen("authorize")
 
 
@@ -194,7 +194,7 @@ async def test_an_answer_that_this_browser_did_not_ask_for_is_refused(peer: Guar
             assert "answer to another request" in answer.text
             unasked = await WebBrowser("bob").send("GET", f"{served.base}/connect/callback?code=x&state=y")
             assert unasked.status_code == 403
-        assert not tokens.all()
+        assert not tokens.rows()
 
 
 async def test_a_link_expires_and_a_forged_one_opens_nothing(peer: Guarded, tokens: UserTokens) -> None:

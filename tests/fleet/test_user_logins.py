@@ -259,7 +259,7 @@ async def test_a_new_key_in_front_seals_all_again_and_a_lost_key_leaves_them_whe
         async with replicas(redis, {}, count=1, keys=(b"a key of no one, it has 32 bytes",)) as (served,):
             await came_true(lambda: "no key in force opens 1 logins" in caplog.text)
             assert logins_of(served).of("ada").grants() == ()
-            assert [one.readable for one in logins_of(served).all()] == [False]
+            assert [one.grant is not None for one in logins_of(served).rows()] == [False]
             await put(served, "ada", grant(2))
         async with replicas(redis, {}, count=1, keys=(NEW, OLD)) as (served,):
             await came_true(lambda: logins_of(served).of("ada").grants() == (grant(1),))
@@ -279,8 +279,8 @@ async def test_a_command_logs_a_user_in_and_out_without_being_a_replica(
             await peer.behave(person="ada")
             await logged_in(peer.spec(sharing="per-user"), command_on(redis).of("ada"))
             await listed(client, ada, "files__of_ada")
-            seen = await anyio.to_thread.run_sync(command_on(redis).all)
-            assert [(one.principal, one.readable) for one in seen] == [("ada", True)]
+            seen = await anyio.to_thread.run_sync(command_on(redis).rows)
+            assert [(one.principal, one.grant is not None) for one in seen] == [("ada", True)]
             renewed = Renewer(command_on(redis).of("ada"))
             kept = (await anyio.to_thread.run_sync(command_on(redis).of("ada").grants))[0]
             assert await renewed.renew(kept.key, instead_of=kept.access_token) is not None
@@ -298,7 +298,7 @@ async def test_a_command_says_what_it_lacks(redis: RedisPeer, monkeypatch: pytes
         command_user_tokens({**environ, "HOLDFAST_SESSION_KEY": "s" * 32})
     monkeypatch.setitem(os.environ, "HOLDFAST_USER_KEY", NEW.decode())
     tokens = command_user_tokens({**environ, "HOLDFAST_SESSION_KEY": "s" * 32})
-    assert await anyio.to_thread.run_sync(tokens.all) == []
+    assert await anyio.to_thread.run_sync(tokens.rows) == []
     await redis.kill()
     with pytest.raises(StoreUnusable):
-        await anyio.to_thread.run_sync(tokens.all)
+        await anyio.to_thread.run_sync(tokens.rows)

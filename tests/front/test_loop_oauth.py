@@ -19,7 +19,7 @@ from holdfast.access.jwt import JwtVerifier
 from holdfast.auth.flows import DeviceCode
 from holdfast.auth.grant import OAuthClient
 from holdfast.auth.person_login import log_in
-from holdfast.auth.token_endpoint import NoTokenAnswer, TokenRefused, request_tokens
+from holdfast.auth.token_endpoint import NoTokenAnswer, TokenRefused, issued, post_form
 from holdfast.auth.token_store import TokenStore
 from holdfast.config.spec import ServerSpec
 from holdfast.errors import LoginFailed
@@ -177,7 +177,7 @@ async def test_no_answer_of_a_token_endpoint_holds_up_the_event_loop() -> None:
 
         async def act() -> None:
             with suppress(TokenRefused, NoTokenAnswer):
-                await request_tokens(f"{issuer.origin}/token", {"grant_type": "refresh_token"}, client=client)
+                issued(await post_form(f"{issuer.origin}/token", {"grant_type": "refresh_token"}, client=client))
 
         for number, (shape, make) in enumerate(TOKENS.items()):
             size = SIZES[number % len(SIZES)]

@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     )
     from holdfast.auth.user_tokens import (
         UserGrants as UserGrants,
-        UserLogin as UserLogin,
         UserRow as UserRow,
         UserTokens as UserTokens,
         UserTokenStore as UserTokenStore,

@@ -28,7 +28,7 @@ import anyio
 import anyio.to_thread
 
 from holdfast.auth.grant import Grant, GrantKey, Source, canonical
-from holdfast.auth.token_endpoint import IssuedTokens, NoTokenAnswer, TokenRefused, request_tokens
+from holdfast.auth.token_endpoint import IssuedTokens, NoTokenAnswer, TokenRefused, issued, post_form
 from holdfast.auth.token_store import GrantStore, StoreReader, StoreUnusable, TokenStore
 from holdfast.config import ServerSpec
 from holdfast.core import Login, LoginState, TokenNotRenewed, command_line, delay
@@ -337,8 +337,10 @@ async def request_renewal(grant: Grant, *, allow_plain_http: bool, on_sending: C
     """Ask for new tokens with the refresh token. Raises ``TokenRefused`` or ``NoTokenAnswer``."""
     form = {"grant_type": "refresh_token", "refresh_token": grant.refresh_token or ""}
     form["resource"] = grant.named_resource
-    return await request_tokens(
-        grant.token_endpoint, form, client=grant.client, allow_plain_http=allow_plain_http, on_sending=on_sending
+    return issued(
+        await post_form(
+            grant.token_endpoint, form, client=grant.client, allow_plain_http=allow_plain_http, on_sending=on_sending
+        )
     )
 
 
@@ -346,7 +348,7 @@ class RequestRenewal(Protocol):
     """Asks for new tokens with the refresh token of a grant."""
 
     async def __call__(self, grant: Grant, *, allow_plain_http: bool, on_sending: Callable[[], None]) -> IssuedTokens:
-        """The new tokens. Raises ``TokenRefused`` or ``NoTokenAnswer``. ``on_sending``: see ``request_tokens``."""
+        """The new tokens. Raises ``TokenRefused`` or ``NoTokenAnswer``. ``on_sending``: see ``post_form``."""
 
 
 class _Unsaved(NamedTuple):

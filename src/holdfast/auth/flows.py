@@ -25,9 +25,9 @@ from holdfast.auth.token_endpoint import (
     IssuedTokens,
     NoTokenAnswer,
     TokenRefused,
-    as_accepted,
+    issued,
+    post_as_accepted,
     post_form,
-    request_tokens,
     seconds_in,
 )
 from holdfast.config import ServerSpec
@@ -50,12 +50,9 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class AuthorizationRequest:
-    """One authorization request: the address for the browser, and what the answer must contain."""
+    """One authorization request: the address for the browser, the state that the answer must have, and the verifier."""
 
     url: str = field(repr=False)
-    redirect_uri: str
-    issuer: str
-    names_itself: bool
     state: str = field(repr=False)
     verifier: str = field(repr=False)
 
@@ -92,12 +89,7 @@ def authorization_request(
     if "offline_access" in scope:
         fields["prompt"] = "consent"  # OpenID Connect gives no refresh token without it
     return AuthorizationRequest(
-        url=_with_query(server.authorization_endpoint, fields),
-        redirect_uri=redirect_uri,
-        issuer=server.issuer,
-        names_itself=server.names_itself,
-        state=state,
-        verifier=pkce.code_verifier,
+        url=_with_query(server.authorization_endpoint, fields), state=state, verifier=pkce.code_verifier
     )
 
 
@@ -109,20 +101,20 @@ def answer_in(address: str) -> dict[str, str]:
         return {}
 
 
-def code_in(answer: Mapping[str, str], asked: AuthorizationRequest) -> str:
-    """The code, if the answer belongs to our request and its issuer. Raises ``LoginFailed``."""
+def code_in(answer: Mapping[str, str], *, server: AuthorizationServer, state: str) -> str:
+    """The code, if the answer belongs to our request with this state, and to its issuer. Raises ``LoginFailed``."""
     if not answer:
         raise LoginFailed(
             "that address contains no answer",
             hint="paste the whole address that the browser ended up at after the login, with all that follows the `?`",
         )
     # The state first, before anything else in the answer is believed, an error too: any page can open this address.
-    if not secrets.compare_digest(answer.get("state", "").encode(), asked.state.encode()):
+    if not secrets.compare_digest(answer.get("state", "").encode(), state.encode()):
         raise LoginFailed(
             "the browser returned an answer to another request (its `state` is not ours): Holdfast ignored it",
             hint="log in again, and use only the page that it opens. If it happens again, do not trust the server",
         )
-    _check_issuer(answer.get("iss"), asked)
+    _check_issuer(answer.get("iss"), server)
     if "error" in answer:
         raise _refusal(answer)
     code = answer.get("code", "")
@@ -131,7 +123,7 @@ def code_in(answer: Mapping[str, str], asked: AuthorizationRequest) -> str:
     return code
 
 
-def _check_issuer(issuer: str | None, asked: AuthorizationRequest) -> None:
+def _check_issuer(issuer: str | None, asked: AuthorizationServer) -> None:
     """RFC 9207: an answer by another authorization server than the one asked is an attack."""
     if issuer is None and not asked.names_itself:
         return
@@ -192,12 +184,15 @@ async def ask_for_code(
             ' the server\'s definition: "oauth": {"deviceAuthorizationUrl": "…"}',
         )
     form = {"scope": " ".join(scope), "resource": resource}
-
-    async def ask(one: OAuthClient) -> dict[str, Any]:
-        return await post_form(endpoint, form, client=one, allow_plain_http=spec.allow_plain_http)
-
     try:
-        client, fields = await as_accepted(client, server.methods, server.token_endpoint, ask)
+        client, fields = await post_as_accepted(
+            endpoint,
+            form,
+            client=client,
+            methods=server.methods,
+            token_endpoint=server.token_endpoint,
+            allow_plain_http=spec.allow_plain_http,
+        )
     except (TokenRefused, NoTokenAnswer) as exc:
         raise LoginFailed(f"the device login could not begin: {exc}") from None
     return client, _read(fields, server, spec)
@@ -219,7 +214,9 @@ async def wait_for_tokens(
         await sleep(pause)
         waited += pause
         try:
-            return await request_tokens(server.token_endpoint, form, client=client, allow_plain_http=allow_plain_http)
+            return issued(
+                await post_form(server.token_endpoint, form, client=client, allow_plain_http=allow_plain_http)
+            )
         except NoTokenAnswer:
             pause = min(pause * 2, 60.0)  # an outage for a moment: the code is valid for longer
         except TokenRefused as exc:

@@ -24,9 +24,9 @@ __all__ = [
     "canonical",
     "covers",
     "is_safe",
-    "key_of",
     "may_lead_to",
     "origin",
+    "put_among",
     "read_entry",
     "secrets_of",
     "with_secrets",
@@ -175,16 +175,24 @@ class Grant:
         return self.expires_at is not None and now >= self.expires_at
 
 
+def put_among(grants: dict[GrantKey, Grant], grant: Grant) -> Grant:
+    """Keep a grant in place of the one with its key; returns it with the addresses of both.
+
+    An address belongs to one grant: a new login at another issuer takes it from the old one.
+    """
+    before = grants.pop(grant.key, None)
+    servers = {*grant.servers, *(before.servers if before is not None else ())}
+    for key, other in grants.items():
+        grants[key] = replace(other, servers=tuple(one for one in other.servers if one not in servers))
+    kept = grants[grant.key] = replace(grant, servers=tuple(sorted(servers)))
+    return kept
+
+
 SECRETS = ("access_token", "refresh_token")
 
 
-def key_of(entry: Mapping[str, Any]) -> GrantKey:
-    """The key of an entry; raises for an entry that is no grant."""
-    return read_entry(entry).key
-
-
 def read_entry(entry: Mapping[str, Any]) -> Grant:
-    """The grant; its tokens are empty where the keyring has them."""
+    """The grant; its tokens are empty where the keyring has them. Raises for an entry that is no grant."""
     client = OAuthClient(**entry["client"])
     return Grant(**{"access_token": "", **entry, "servers": tuple(entry["servers"]), "client": client})
 

@@ -23,7 +23,6 @@ import jwt
 from holdfast.auth.discovery import Discovered, discover, identify, known_client
 from holdfast.auth.flows import (
     DEFAULT_PATH,
-    AuthorizationRequest,
     DeviceCode,
     RedirectListener,
     answer_in,
@@ -39,9 +38,9 @@ from holdfast.auth.token_endpoint import (
     IssuedTokens,
     NoTokenAnswer,
     TokenRefused,
-    as_accepted,
+    issued,
+    post_as_accepted,
     post_form,
-    request_tokens,
     revoke,
 )
 from holdfast.auth.token_store import GrantStore
@@ -203,17 +202,11 @@ async def finish_login(
 ) -> Grant:
     """Keep the login that a browser came back with. Raises ``LoginFailed``."""
     login = _Login(spec=spec, store=store, now=now)
-    found = await discover(spec, await _challenge(spec))
-    asked = AuthorizationRequest(
-        url="",
-        redirect_uri=spec.oauth.redirect_uri or "",
-        issuer=found.server.issuer,
-        names_itself=found.server.names_itself,
-        state=pending.state,
-        verifier=pending.verifier,
-    )
     # Discovered again, not kept in the browser: the token endpoint must be the server's word of now.
-    client, given = await _exchange(login, found, pending.client, asked, code_in(answer, asked))
+    found = await discover(spec, await _challenge(spec))
+    code = code_in(answer, server=found.server, state=pending.state)
+    redirect = spec.oauth.redirect_uri or ""
+    client, given = await _exchange(login, found, pending.client, code, redirect, pending.verifier)
     return await _kept(login, found, client, given, pending.scope)
 
 
@@ -306,8 +299,8 @@ async def _by_browser(
             # The listener was open before: the client had to be registered with its port.
             place.expect(asked.state)
         person.visit(asked.url)
-        code = code_in(answer_in(await _first(ways)), asked)
-    return await _exchange(login, found, client, asked, code)
+        code = code_in(answer_in(await _first(ways)), server=found.server, state=asked.state)
+    return await _exchange(login, found, client, code, redirect, asked.verifier)
 
 
 async def _known(login: _Login, found: Discovered, scope: tuple[str, ...]) -> OAuthClient | None:
@@ -365,22 +358,21 @@ async def _first(ways: Sequence[Callable[[], Awaitable[str]]]) -> str:
 
 
 async def _exchange(
-    login: _Login, found: Discovered, client: OAuthClient, asked: AuthorizationRequest, code: str
+    login: _Login, found: Discovered, client: OAuthClient, code: str, redirect_uri: str, verifier: str
 ) -> tuple[OAuthClient, IssuedTokens]:
     form = {
         "grant_type": "authorization_code",
         "code": code,
-        "redirect_uri": asked.redirect_uri,
-        "code_verifier": asked.verifier,
+        "redirect_uri": redirect_uri,
+        "code_verifier": verifier,
         "resource": _named(login, found),
     }
     endpoint, plain_http = found.server.token_endpoint, login.spec.allow_plain_http
-
-    async def ask(one: OAuthClient) -> IssuedTokens:
-        return await request_tokens(endpoint, form, client=one, allow_plain_http=plain_http)
-
     try:
-        return await as_accepted(client, found.server.methods, endpoint, ask)
+        accepted, fields = await post_as_accepted(
+            endpoint, form, client=client, methods=found.server.methods, allow_plain_http=plain_http
+        )
+        return accepted, issued(fields)
     except TokenRefused as exc:
         if exc.code in UNKNOWN_CLIENT:
             await _forget_client(login, client)

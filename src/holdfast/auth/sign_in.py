@@ -23,7 +23,7 @@ import anyio.to_thread
 
 from holdfast.auth.credentials import EARLY, Renewer
 from holdfast.auth.discovery import AuthorizationServer, document_at, server_in
-from holdfast.auth.flows import AuthorizationRequest, authorization_request, code_in
+from holdfast.auth.flows import authorization_request, code_in
 from holdfast.auth.grant import Grant, GrantKey, OAuthClient, is_safe
 from holdfast.auth.person_login import audience_of, unverified_claims
 from holdfast.auth.token_endpoint import (
@@ -31,8 +31,7 @@ from holdfast.auth.token_endpoint import (
     IssuedTokens,
     NoTokenAnswer,
     TokenRefused,
-    as_accepted,
-    post_form,
+    post_as_accepted,
 )
 from holdfast.auth.user_tokens import UserTokenStore
 from holdfast.errors import LoginFailed
@@ -117,27 +116,15 @@ class SignInClient:
     async def finish(self, pending: PendingSignIn, answer: Mapping[str, str]) -> SignedIn:
         """The claims about the person, by the parameters that the browser came back with. Raises ``LoginFailed``."""
         server = await self._server()
-        asked = AuthorizationRequest(
-            url="",
-            redirect_uri=self._redirect_uri,
-            issuer=server.issuer,
-            names_itself=server.names_itself,
-            state=pending.state,
-            verifier=pending.verifier,
-        )
-        code = code_in(answer, asked)
+        code = code_in(answer, server=server, state=pending.state)
         form = {
             "grant_type": "authorization_code",
             "code": code,
             "redirect_uri": self._redirect_uri,
             "code_verifier": pending.verifier,
         }
-
-        async def ask(client: OAuthClient) -> dict[str, Any]:
-            return await post_form(server.token_endpoint, form, client=client)
-
         try:
-            _, fields = await as_accepted(self._client(server), server.methods, server.token_endpoint, ask)
+            fields = await self._ask(form)
         except (TokenRefused, NoTokenAnswer) as exc:
             raise LoginFailed(f"the issuer did not accept the sign-in: {exc}", hint="sign in again") from None
         claims, refresh = await self._claims(fields.get("id_token"), pending), fields.get("refresh_token")
@@ -187,11 +174,8 @@ class SignInClient:
             server = await self._server()
         except LoginFailed as exc:
             raise NoTokenAnswer(exc.message) from exc
-
-        async def ask(client: OAuthClient) -> dict[str, Any]:
-            return await post_form(server.token_endpoint, form, client=client, on_sending=on_sending)
-
-        _, fields = await as_accepted(self._client(server), server.methods, server.token_endpoint, ask)
+        client, endpoint = self._client(server), server.token_endpoint
+        _, fields = await post_as_accepted(endpoint, form, client=client, methods=server.methods, on_sending=on_sending)
         return fields
 
     async def _claims(self, token: object, pending: PendingSignIn) -> Mapping[str, Any]:

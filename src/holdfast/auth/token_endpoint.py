@@ -20,10 +20,10 @@ import hmac
 import json
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 import jwt
@@ -46,14 +46,14 @@ __all__ = [
     "IssuedTokens",
     "NoTokenAnswer",
     "TokenRefused",
-    "as_accepted",
     "as_client",
     "configured_key",
     "document",
+    "issued",
     "new_key",
+    "post_as_accepted",
     "post_form",
     "public_key",
-    "request_tokens",
     "revoke",
     "seconds_in",
     "signing_algorithm",
@@ -100,8 +100,6 @@ _SECRET_FIELDS = (
     "subject_token",
 )
 """What an answer must not repeat to a person. The other fields are words, which an error may be made of."""
-
-T = TypeVar("T")
 
 
 class NoTokenAnswer(Exception):
@@ -155,16 +153,8 @@ class IssuedTokens:
         return now + self.expires_in if self.expires_in is not None else None
 
 
-async def request_tokens(
-    endpoint: str,
-    form: Mapping[str, str],
-    *,
-    client: OAuthClient,
-    allow_plain_http: bool = False,
-    on_sending: Callable[[], None] | None = None,
-) -> IssuedTokens:
-    """Request tokens. Raises ``TokenRefused`` or ``NoTokenAnswer``."""
-    fields = await post_form(endpoint, form, client=client, allow_plain_http=allow_plain_http, on_sending=on_sending)
+def issued(fields: Mapping[str, Any]) -> IssuedTokens:
+    """The tokens in an answer. Raises ``TokenRefused`` or ``NoTokenAnswer``."""
     token, kind = fields.get("access_token"), str(fields.get("token_type") or "bearer")
     # It goes into a header: a line end in it would be a second header.
     if not isinstance(token, str) or not token or not token.isascii() or not token.isprintable():
@@ -181,18 +171,28 @@ async def request_tokens(
     )
 
 
-async def as_accepted(
-    client: OAuthClient, methods: Sequence[str], endpoint: str, ask: Callable[[OAuthClient], Awaitable[T]]
-) -> tuple[OAuthClient, T]:
-    """Ask as this client, by each method that its credential allows, until the server accepts one.
+async def post_as_accepted(
+    endpoint: str,
+    form: Mapping[str, str],
+    *,
+    client: OAuthClient,
+    methods: Sequence[str],
+    token_endpoint: str = "",
+    allow_plain_http: bool = False,
+    on_sending: Callable[[], None] | None = None,
+) -> tuple[OAuthClient, dict[str, Any]]:
+    """``post_form`` as this client, by each method that its credential allows, until the server accepts one.
 
-    ``methods`` are those that the server names. Returns the client with the method that was accepted; raises the
-    refusal of the first method if none was.
+    ``methods`` are those that the server names. ``token_endpoint`` is whom a signed assertion may be for, where the
+    form goes elsewhere. Returns the client with the method that was accepted; raises the refusal of the first method if
+    none was.
     """
     first: TokenRefused | NoTokenAnswer | None = None
-    for one in variants(client, methods, endpoint):
+    for one in variants(client, methods, token_endpoint or endpoint):
         try:
-            return one, await ask(one)
+            return one, await post_form(
+                endpoint, form, client=one, allow_plain_http=allow_plain_http, on_sending=on_sending
+            )
         except (TokenRefused, NoTokenAnswer) as exc:
             # The server knows who asked, and refuses: another method of proof would change nothing.
             if not exc.unproven:

@@ -33,12 +33,12 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 import anyio
 import anyio.to_thread
 
-from holdfast.auth.grant import Grant, GrantKey, key_of, read_entry, secrets_of, with_secrets, write_entry
+from holdfast.auth.grant import Grant, GrantKey, put_among, read_entry, secrets_of, with_secrets, write_entry
 from holdfast.config import state_folder
 from holdfast.errors import HoldfastError
 from holdfast.files import FileLock, locked, private_folder, replace_file, set_aside
@@ -51,7 +51,6 @@ __all__ = [
     "SERVICE",
     "GrantStore",
     "KeyringStorage",
-    "SecretStorage",
     "SecretStorageClosed",
     "Stamp",
     "StoreReader",
@@ -74,27 +73,14 @@ class SecretStorageClosed(Exception):
     """The keyring cannot be used: it is locked, absent, or it refuses."""
 
 
-class SecretStorage(Protocol):
-    """Keeps the secrets of grants. Its methods block."""
-
-    def read(self, key: GrantKey) -> Mapping[str, str] | None:
-        """The secrets of a grant; None if it has none. Raises ``SecretStorageClosed``."""
-
-    def write(self, key: GrantKey, secrets: Mapping[str, str]) -> None:
-        """Keep the secrets of a grant. Raises ``SecretStorageClosed``."""
-
-    def remove(self, key: GrantKey) -> None:
-        """Remove a grant's secrets, if there are any."""
-
-
 class KeyringStorage:
-    """The OS keyring: one entry for each grant."""
+    """The OS keyring: one entry for each grant. Its methods block."""
 
     def __init__(self, backend: KeyringBackend) -> None:
         self._backend = backend
 
     def read(self, key: GrantKey) -> Mapping[str, str] | None:
-        """The secrets of a grant."""
+        """The secrets of a grant; None if it has none. Raises ``SecretStorageClosed``."""
         try:
             text = self._backend.get_password(SERVICE, _entry(key))
             found = json.loads(text) if text else None
@@ -103,7 +89,7 @@ class KeyringStorage:
         return found if isinstance(found, dict) else None
 
     def write(self, key: GrantKey, secrets: Mapping[str, str]) -> None:
-        """Keep the secrets of a grant."""
+        """Keep the secrets of a grant. Raises ``SecretStorageClosed``."""
         try:
             self._backend.set_password(SERVICE, _entry(key), json.dumps(dict(secrets)))
         except Exception as exc:  # every backend has errors of its own
@@ -117,7 +103,7 @@ class KeyringStorage:
             log.warning("the keyring did not remove the tokens of %s (%s)", key.resource, type(exc).__name__)
 
 
-def find_secret_storage(environ: Mapping[str, str] = os.environ) -> SecretStorage | None:
+def find_secret_storage(environ: Mapping[str, str] = os.environ) -> KeyringStorage | None:
     """The keyring of this machine and user; None where there is none or the user turned it off."""
     choice = environ.get(CHOICE, "")
     if choice == "file":
@@ -150,7 +136,8 @@ VERSION = 1
 LOCK = "auth.lock"
 """The name of the lock file of the store."""
 
-Entries: TypeAlias = dict[GrantKey, dict[str, Any]]
+Entries: TypeAlias = dict[GrantKey, Grant]
+"""The grants as the file has them: without the secrets that the keyring has."""
 Stamp: TypeAlias = tuple[int, ...] | None
 """Identifies a version of the file; None without a file."""
 
@@ -217,14 +204,14 @@ class TokenStore(GrantStore):
         self,
         folder: Path | None = None,
         *,
-        vault: Callable[[], SecretStorage | None] = find_secret_storage,
+        vault: Callable[[], KeyringStorage | None] = find_secret_storage,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.folder = folder or state_folder(os.environ)
         self._file = _StoreFile(self.folder)
         self.file = self._file.path
         self._find_vault = vault
-        self._vaults: list[SecretStorage | None] = []
+        self._vaults: list[KeyringStorage | None] = []
         self._clock = clock
         self._read = _Read()
         self._reading = threading.Lock()
@@ -271,15 +258,9 @@ class TokenStore(GrantStore):
     def put(self, grant: Grant) -> Grant:
         """Keep a grant in place of the one with its key; an address belongs to one grant only."""
         # The keyring before the file: a file that names the keyring and finds nothing there would be a lost login.
-        kept = self._placed(grant)
+        placed = self._placed(grant)
         with self._file.changing() as entries:
-            before = entries.pop(grant.key, {"servers": ()})
-            servers = {*grant.servers, *before["servers"]}
-            # A server has one login: a new one at another issuer takes its address from the old one.
-            for entry in entries.values():
-                entry["servers"] = [one for one in entry["servers"] if one not in servers]
-            kept = replace(kept, servers=tuple(sorted(servers)))
-            entries[grant.key] = write_entry(kept)
+            kept = put_among(entries, placed)
         self.grants()
         return kept
 
@@ -287,7 +268,7 @@ class TokenStore(GrantStore):
         """Forget a grant; False if there was none."""
         with self._file.changing() as entries:
             gone = entries.pop(key, None)
-        if gone is not None and gone["source"] == "keyring" and (vault := self._vault) is not None:
+        if gone is not None and gone.source == "keyring" and (vault := self._vault) is not None:
             # After the file: tokens that no entry names are of no use to anyone, an entry without tokens is an error.
             vault.remove(key)
         self.grants()
@@ -298,7 +279,7 @@ class TokenStore(GrantStore):
         return renewing(self.folder, key)
 
     @property
-    def _vault(self) -> SecretStorage | None:
+    def _vault(self) -> KeyringStorage | None:
         """The keyring, found at the first use, since that takes a while."""
         if not self._vaults:
             self._vaults.append(self._find_vault())
@@ -338,8 +319,7 @@ class TokenStore(GrantStore):
 
 def _with_secrets(entries: Entries, from_vault: Callable[[GrantKey], Mapping[str, str] | None]) -> Iterator[Grant]:
     """The grants; one whose secrets the keyring does not give is left out."""
-    for key, entry in entries.items():
-        grant = read_entry(entry)
+    for key, grant in entries.items():
         if grant.source == "file":
             yield grant
         elif (secrets := from_vault(key)) is not None:
@@ -403,7 +383,7 @@ class _StoreFile:
             with locked(self._lock):
                 entries = self._parsed_or_set_aside()
                 yield entries
-                document = {"version": VERSION, "grants": [*entries.values()]}
+                document = {"version": VERSION, "grants": [write_entry(grant) for grant in entries.values()]}
                 replace_file(self.path, json.dumps(document, indent=1))
         except (OSError, _NewerFormat) as exc:
             raise StoreUnusable(
@@ -418,7 +398,7 @@ class _StoreFile:
             return {}
         if document["version"] > VERSION:
             raise _NewerFormat("it was written by a newer Holdfast and stays as it is")
-        return {key_of(entry): entry for entry in document["grants"]}
+        return {grant.key: grant for grant in map(read_entry, document["grants"])}
 
     def _parsed_or_set_aside(self) -> Entries:
         try:

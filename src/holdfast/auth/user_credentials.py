@@ -52,9 +52,9 @@ from holdfast.auth.token_endpoint import (
     IssuedTokens,
     NoTokenAnswer,
     TokenRefused,
-    as_accepted,
     configured_key,
-    request_tokens,
+    issued,
+    post_as_accepted,
     signing_algorithm,
 )
 from holdfast.auth.user_tokens import UserGrants, UserTokenStore
@@ -410,12 +410,11 @@ async def _asked(service: TokenService, spec: ServerSpec, form: dict[str, str]) 
     The endpoint is the one of the definition, never one that a server names: the form has a credential of the user.
     """
     form |= {"resource": _resource(service, spec), "scope": " ".join(service.scope)}
-
-    async def ask(client: OAuthClient) -> IssuedTokens:
-        return await request_tokens(service.token_url, form, client=client, allow_plain_http=spec.allow_plain_http)
-
     try:
-        _, given = await as_accepted(_client(service), (), service.token_url, ask)
+        _, fields = await post_as_accepted(
+            service.token_url, form, client=_client(service), methods=(), allow_plain_http=spec.allow_plain_http
+        )
+        given = issued(fields)
         check_audience(given.access_token, canonical(spec.url))
     except LoginFailed as exc:
         raise TokenRefused("invalid_target", exc.message) from exc

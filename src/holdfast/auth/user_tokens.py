@@ -8,9 +8,8 @@ the keyring or the file of the hub's own logins. They are in one SQLite file:
 
 A row is sealed with AES-256-GCM (``keys.py``). Its principal, issuer and resource are authenticated with it, so a row
 that someone copies to another principal does not open there. The key comes from ``HOLDFAST_USER_KEY``, from the file
-that ``HOLDFAST_USER_KEY_FILE`` names, from the keyring with ``HOLDFAST_USER_KEY_FILE=keyring``, or is made once in the
-state folder. One key a line: the first seals, all of them open. The hub seals all rows again with the first one when it
-starts, so the old key can then be removed.
+that ``HOLDFAST_USER_KEY_FILE`` names, or is made once in the state folder. One key a line: the first seals, all of them
+open. The hub seals all rows again with the first one when it starts, so the old key can then be removed.
 
 What must never happen:
 
@@ -35,16 +34,16 @@ import secrets
 import sqlite3
 import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from holdfast.auth.credentials import Logins, LoginStatus, status_of, takes_login
-from holdfast.auth.grant import Grant, GrantKey, canonical, key_of, read_entry, write_entry
-from holdfast.auth.token_store import SERVICE, GrantStore, StoreUnusable, find_keyring, renewing
+from holdfast.auth.grant import Grant, GrantKey, canonical, put_among, read_entry, write_entry
+from holdfast.auth.token_store import GrantStore, StoreUnusable, renewing
 from holdfast.config import ServerSpec, state_folder
 from holdfast.core import command_line
 from holdfast.errors import HoldfastError, UsageError
@@ -64,7 +63,6 @@ __all__ = [
     "KEY_FILE_VARIABLE",
     "KEY_VARIABLE",
     "UserGrants",
-    "UserLogin",
     "UserRow",
     "UserTokenStore",
     "UserTokens",
@@ -75,8 +73,6 @@ log = logging.getLogger("holdfast.auth")
 
 KEY_VARIABLE = "HOLDFAST_USER_KEY"
 KEY_FILE_VARIABLE = "HOLDFAST_USER_KEY_FILE"
-KEYRING = "keyring"
-KEYRING_ENTRY = "user tokens"
 
 FILE_NAME = "user-tokens.sqlite"
 OWN_KEY_NAME = "user-tokens.key"
@@ -114,8 +110,6 @@ def find_user_keys(folder: Path, environ: Mapping[str, str] = os.environ, *, mak
         raise UsageError(f"{KEY_VARIABLE} and {KEY_FILE_VARIABLE} exclude each other", hint="set one of them")
     if given:
         return _ring(given.encode("utf-8", "surrogateescape"), KEY_VARIABLE)
-    if named == KEYRING:
-        return _ring(_from_keyring().encode(), "the keyring")
     if not named and not makes:
         raise UsageError(
             "the replicas of a fleet need a key for the logins of users that all of them have",
@@ -148,22 +142,6 @@ def _make_own_key(folder: Path, file: Path) -> None:
             ) from exc
 
 
-def _from_keyring() -> str:
-    keyring = find_keyring()
-    if keyring is None:
-        raise HoldfastError(f"{KEY_FILE_VARIABLE}=keyring, but there is no keyring here", hint=f"set {KEY_VARIABLE}")
-    try:
-        found = keyring.get_password(SERVICE, KEYRING_ENTRY)
-        if not found:
-            found = secrets.token_urlsafe(48)
-            keyring.set_password(SERVICE, KEYRING_ENTRY, found)
-    except Exception as exc:  # every backend has errors of its own
-        raise HoldfastError(
-            f"the keyring did not give the key of users' tokens ({type(exc).__name__})", hint="unlock it"
-        ) from exc
-    return found
-
-
 def _ring(content: bytes, where: str) -> KeyRing:
     keys = [line.strip() for line in content.splitlines() if line.strip()]
     if not keys or any(len(key) < SHORTEST_SECRET for key in keys):
@@ -172,21 +150,6 @@ def _ring(content: bytes, where: str) -> KeyRing:
 
 
 # What all stores have.
-
-
-@dataclass(frozen=True, kw_only=True)
-class UserLogin:
-    """One user's login, as an operator may see it: no secret is in it."""
-
-    principal: str
-    issuer: str
-    resource: str
-    readable: bool
-    """Whether a key in force opens it."""
-    scope: str = ""
-    expires_at: float | None = None
-    refreshable: bool = False
-    refused: str = ""
 
 
 class UserRow(NamedTuple):
@@ -208,17 +171,8 @@ class UserTokenStore(ABC):
     """The logins of all users. Its methods block, but ``stamp`` and ``renewing``: call them in a thread."""
 
     def __init__(self) -> None:
-        self._users: OrderedDict[str, UserGrants] = OrderedDict()
-
-    def of(self, principal: str) -> UserGrants:
+        self.of = lru_cache(maxsize=MOST_KNOWN)(partial(UserGrants, self))
         """The logins of one user."""
-        known = self._users.get(principal)
-        if known is None:
-            known = self._users[principal] = UserGrants(self, principal)
-        self._users.move_to_end(principal)
-        while len(self._users) > MOST_KNOWN:
-            self._users.popitem(last=False)
-        return known
 
     @property
     @abstractmethod
@@ -230,12 +184,8 @@ class UserTokenStore(ABC):
         """See that there are keys, and that they fit what is kept. Raises ``HoldfastError``."""
 
     @abstractmethod
-    def stamp(self, principal: str) -> object:
-        """Changes when a login of this user does. It is asked for each call: it costs little and waits for nothing."""
-
-    @abstractmethod
-    def look(self) -> object:
-        """Changes when a login of any user does."""
+    def stamp(self, principal: str | None = None) -> object:
+        """Changes when a login of this user does, or of any. Each call asks for it: it costs little and never waits."""
 
     @abstractmethod
     def rows(self, principal: str | None = None) -> list[UserRow]:
@@ -249,10 +199,6 @@ class UserTokenStore(ABC):
     def renewing(self, key: GrantKey, principal: str) -> AbstractAsyncContextManager[None]:
         """Hold the lease of one grant. Raises ``StoreUnusable`` if it cannot be had."""
 
-    def all(self) -> list[UserLogin]:
-        """All logins of all users, without their secrets."""
-        return [_login_of(row) for row in self.rows()]
-
     def read(self, principal: str) -> tuple[Grant, ...]:
         """The grants of one user. One that does not open is left out and logged."""
         found = self.rows(principal)
@@ -260,20 +206,6 @@ class UserTokenStore(ABC):
             if row.grant is None:
                 log.warning("a login to %s does not open: its user has to log in again", row.key.resource)
         return tuple(row.grant for row in found if row.grant is not None)
-
-
-def _login_of(row: UserRow) -> UserLogin:
-    grant = row.grant
-    return UserLogin(
-        principal=row.principal,
-        issuer=row.key.issuer,
-        resource=row.key.resource,
-        readable=grant is not None,
-        scope=grant.scope if grant is not None else "",
-        expires_at=grant.expires_at if grant is not None else None,
-        refreshable=grant is not None and grant.refreshable,
-        refused=grant.refused if grant is not None else "",
-    )
 
 
 # The file.
@@ -305,13 +237,9 @@ class UserTokens(UserTokenStore):
         """See that the keys open the file."""
         _ = self.keys
 
-    def stamp(self, principal: str) -> FileStamp:
+    def stamp(self, principal: str | None = None) -> FileStamp:
         """Changes when the file does."""
         _ = principal  # one file has the logins of all users
-        return file_stamp(self.file)
-
-    def look(self) -> FileStamp:
-        """Changes when the file does."""
         return file_stamp(self.file)
 
     def renewing(self, key: GrantKey, principal: str) -> AbstractAsyncContextManager[None]:
@@ -446,7 +374,7 @@ class UserTokens(UserTokenStore):
         )
 
     def __repr__(self) -> str:
-        return f"<UserTokens {self.file}, {len(self._users)} users in memory>"
+        return f"<UserTokens {self.file}, {self.of.cache_info().currsize} users in memory>"
 
 
 def _about(principal: str, key: GrantKey) -> bytes:
@@ -459,10 +387,10 @@ def _grant_in(keys: KeyRing, principal: str, key: GrantKey, sealed: bytes) -> Gr
     if content is None:
         return None
     try:
-        entry: dict[str, Any] = json.loads(content)
-        return read_entry(entry) if key_of(entry) == key else None
+        grant = read_entry(json.loads(content))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None  # a newer version wrote it
+    return grant if grant.key == key else None
 
 
 class UserGrants(GrantStore):
@@ -504,11 +432,7 @@ class UserGrants(GrantStore):
     def put(self, grant: Grant) -> Grant:
         """Keep a grant in place of the one with its key; an address belongs to one grant of this user only."""
         with self._tokens.changing(self.principal) as grants:
-            before = grants.pop(grant.key, None)
-            servers = {*grant.servers, *(before.servers if before is not None else ())}
-            for key, other in list(grants.items()):
-                grants[key] = replace(other, servers=tuple(one for one in other.servers if one not in servers))
-            kept = grants[grant.key] = replace(grant, servers=tuple(sorted(servers)), source="file")
+            kept = put_among(grants, replace(grant, source="file"))
         self.grants()
         return kept
 

@@ -27,7 +27,7 @@ from holdfast.core import command_line, plain, scopes_in
 from holdfast.errors import ConfigError, HoldfastError, UnknownServer, UsageError
 
 if TYPE_CHECKING:
-    from holdfast.auth import DeviceCode, Grant, GrantStore, LoggedOut, LoginMethod, LoginStatus, RungStatus
+    from holdfast.auth import DeviceCode, Grant, GrantStore, LoggedOut, LoginMethod, LoginStatus, RungStatus, UserRow
 
 __all__ = ["auth_app", "log_in_to", "login", "logout"]
 
@@ -330,22 +330,37 @@ def status(
 
 def _show_users(*, as_json: bool) -> None:
     """Show all users' logins, as an operator may see them."""
-    logins, now = holdfast.serve.command_user_tokens(os.environ).all(), time.time()
+    logins, now = holdfast.serve.command_user_tokens(os.environ).rows(), time.time()
     if as_json:
-        print_json({"logins": [asdict(one) for one in logins]})
+        print_json({"logins": [_user_login_data(one) for one in logins]})
         return
     for one in logins:
-        words = "no key opens it: the user has to log in again"
-        if one.readable:
-            ends = f"; its token ends {until(one.expires_at, now)}" if one.expires_at is not None else ""
-            renewed = " and is renewed" if one.refreshable and ends else ""
-            words = f"was refused ({one.refused})" if one.refused else f"logged in{ends}{renewed}"
-        if one.resource == holdfast.auth.SIGN_IN:
+        words, grant, resource = "no key opens it: the user has to log in again", one.grant, one.key.resource
+        if grant is not None:
+            ends = f"; its token ends {until(grant.expires_at, now)}" if grant.expires_at is not None else ""
+            renewed = " and is renewed" if grant.refreshable and ends else ""
+            words = f"was refused ({grant.refused})" if grant.refused else f"logged in{ends}{renewed}"
+        if resource == holdfast.auth.SIGN_IN:
             words = words.replace("logged in", "signed in", 1)
-        where = "the hub" if one.resource == holdfast.auth.SIGN_IN else one.resource
+        where = "the hub" if resource == holdfast.auth.SIGN_IN else resource
         print_line((plain(one.principal), "bold"), f"  {where}  {words}")
     if not logins:
         print_note("no user of the hub has a login")
+
+
+def _user_login_data(row: UserRow) -> dict[str, Any]:
+    """One user's login, as an operator may see it: no secret is in it."""
+    grant = row.grant
+    return {
+        "principal": row.principal,
+        "issuer": row.key.issuer,
+        "resource": row.key.resource,
+        "readable": grant is not None,
+        "scope": grant.scope if grant is not None else "",
+        "expires_at": grant.expires_at if grant is not None else None,
+        "refreshable": grant is not None and grant.refreshable,
+        "refused": grant.refused if grant is not None else "",
+    }
 
 
 def _login_data(status: LoginStatus, now: float) -> dict[str, Any]:

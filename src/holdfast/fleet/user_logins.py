@@ -257,7 +257,6 @@ class FleetUserTokens(UserTokenStore):
         """By the digest of a user, the names of her records."""
         self._versions: dict[str, int] = {}
         """By the digest of a user, how often her logins changed."""
-        self._changes = 0
         self._turn = threading.Lock()
         self._thread: int | None = None
         """The thread of the event loop: records are written there alone."""
@@ -271,13 +270,11 @@ class FleetUserTokens(UserTokenStore):
         """See that there are keys."""
         _ = self._seal
 
-    def stamp(self, principal: str) -> object:
-        """Changes when a record of this user does."""
+    def stamp(self, principal: str | None = None) -> object:
+        """Changes when a record of this user does, or of any."""
+        if principal is None:
+            return sum(self._versions.values())
         return tuple(self._versions.get(user, 0) for user in self._seal.users(principal))
-
-    def look(self) -> object:
-        """Changes when a record of any user does."""
-        return self._changes
 
     def rows(self, principal: str | None = None) -> list[UserRow]:
         """The rows of a user, or of all."""
@@ -311,7 +308,6 @@ class FleetUserTokens(UserTokenStore):
         if slash:
             self._names.setdefault(user, {})[f"{KIND}/{rest}"] = None
             self._versions[user] = self._versions.get(user, 0) + 1
-            self._changes += 1
 
     async def run(self) -> None:
         """Give leases back that could not be given back at once, and seal again what an older key sealed."""
@@ -393,12 +389,8 @@ class CommandUserTokens(UserTokenStore):
     def check(self) -> None:
         """Nothing: the keys were found before."""
 
-    def stamp(self, principal: str) -> object:
+    def stamp(self, principal: str | None = None) -> object:
         """Changes with each write of this command: each read is a new one."""
-        return self._changes
-
-    def look(self) -> object:
-        """Changes with each write of this command."""
         return self._changes
 
     def rows(self, principal: str | None = None) -> list[UserRow]:

@@ -368,7 +368,7 @@ class UserSlots:
             await sleep_until_poll(LOGIN_SECONDS)
             if not self.slots.servers_of:
                 continue
-            now = await anyio.to_thread.run_sync(self.tokens.look)
+            now = await anyio.to_thread.run_sync(self.tokens.stamp)
             if now == stamp:
                 continue
             stamp = now
