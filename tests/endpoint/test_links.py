@@ -72,7 +72,7 @@ async def test_no_server_takes_a_uri_that_names_another_server(tmp_path: Path) -
     async with running() as one, front({"evil": heavy, "one": {"url": one.url}}) as served:
         view = served.app.state.front.endpoint_of(EndpointAddress()).server.view
         for uri in ("hidden://a", "hidden://b"):
-            link = view.shown_uri("one", uri)
+            link = view.uris.shown("one", uri)
             assert view.find(Kind.RESOURCE, link) == NameKey(Kind.RESOURCE, "one", uri)
         (listed,) = [entry.name for entry in served.hub.catalog.resources if entry.server == "evil"]
         assert listed == "from-evil+from-one+hidden://a"

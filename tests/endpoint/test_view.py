@@ -223,13 +223,13 @@ async def test_a_uri_is_of_the_server_that_lists_it_or_has_a_template_or_a_prefi
         assert owner("mem://unlisted") is None
         assert owner("holdfast://status") is None
         assert owner("from-b+holdfast://status") is None
-        assert view.shown_uri("a", "mem://a") == "mem://a"
-        assert [view.shown_uri(one, "mem://same") for one in "ab"] == ["mem://same", "from-b+mem://same"]
-        assert view.shown_uri("a", "file:///y") == "file:///y"
-        assert view.shown_uri("b", "mem://late") == "from-b+mem://late"
-        assert view.shown_uri("", "holdfast://status") == "holdfast://status"
-        assert view.shown_uri("removed", "mem://late") == "mem://late"
-        assert View(hub, EndpointAddress("b")).shown_uri("b", "mem://same") == "mem://same"
+        assert view.uris.shown("a", "mem://a") == "mem://a"
+        assert [view.uris.shown(one, "mem://same") for one in "ab"] == ["mem://same", "from-b+mem://same"]
+        assert view.uris.shown("a", "file:///y") == "file:///y"
+        assert view.uris.shown("b", "mem://late") == "from-b+mem://late"
+        assert view.uris.shown("", "holdfast://status") == "holdfast://status"
+        assert view.uris.shown("removed", "mem://late") == "mem://late"
+        assert View(hub, EndpointAddress("b")).uris.shown("b", "mem://same") == "mem://same"
 
 
 @pytest.mark.requirement("SEC-7")
@@ -251,7 +251,7 @@ async def test_an_unlisted_uri_is_of_the_only_server_with_resources() -> None:
 async def test_servers_whose_prefixes_would_be_equal_get_a_number() -> None:
     async with opened("a_b", "a-b") as hub:
         view = View(hub)
-        assert {view.shown_uri(one, "mem://late") for one in ("a_b", "a-b")} == {
+        assert {view.uris.shown(one, "mem://late") for one in ("a_b", "a-b")} == {
             "from-a-b+mem://late",
             "from-a-b.1+mem://late",
         }
@@ -268,5 +268,5 @@ async def test_a_uri_leads_to_its_server_whichever_of_two_with_equal_prefixes_wa
         view = View(hub)
         for server in ("first", "a_b", "a-b"):
             for uri in ("note://one", "note://of/ann", "hidden://x"):
-                shown = view.shown_uri(server, uri)
+                shown = view.uris.shown(server, uri)
                 assert view.find(Kind.RESOURCE, shown) == NameKey(Kind.RESOURCE, server, uri)

@@ -42,7 +42,7 @@ from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 from holdfast.access import LOCAL
 from holdfast.core import STATUS_URI, AccessChanged, BreakerChanged, Kind, NameKey, RetryPlanned, State, Transition
 from holdfast.endpoint.clients import Call, Client, require_capability
-from holdfast.endpoint.view import View, lists_tools_of
+from holdfast.endpoint.view import View, lists_tools_of, news
 from holdfast.hub import ConfigApplied, Hub, HubRecord, ListFailed, Missed, OneClientRecord, Published, Slot
 from holdfast.wire import CALL_NOTIFICATIONS, SHARED_CAPABILITIES, Caller, Era, Relay, without_task_capabilities
 
@@ -408,17 +408,17 @@ class Announcer:
         """Tell each reader of a view in which a list of the server looks different; ``own_kinds`` for its own names.
 
         With ``principal``, it looks different for one user alone. What the rules hide from a reader may be all that
-        changed, so those who do not see everything are told by what they see (``View.news``, SEC-14).
+        changed, so those who do not see everything are told by what they see (``news``, SEC-14).
         """
-        news: dict[View, Collection[str]] = {}
+        of_view: dict[View, Collection[str]] = {}
         for reader in self._readers(self._readers_of(server, principal)):
             view = reader.seen
-            if view not in news:
+            if view not in of_view:
                 seen = kinds if view.server is None else own_kinds
                 shown = {kind for kind in seen if kind != Kind.TOOL.value or lists_tools_of(view, server)}
                 told = shown if view.covers(server) else set[str]()
-                news[view] = told if view.grants is None else await view.news(otherwise=told)
-            reader.changed(news[view])
+                of_view[view] = told if view.grants is None else await news(view, otherwise=told)
+            reader.changed(of_view[view])
 
     def _servers_changed(self, record: ConfigApplied) -> None:
         """In find mode the list names the servers, and what is pinned may have changed; so may a profile."""
@@ -469,7 +469,7 @@ class _LegacyReader:
     def updated(self, server: str, uri: str, *, everywhere: bool) -> None:
         """A resource changed; ``everywhere`` if each replica that has this session tells it the same."""
         if (server, uri) in self._client.subscribed:
-            shown = self._client.view.shown_uri(server, uri)
+            shown = self._client.view.uris.shown(server, uri)
             self._client.outlet.tell(_UPDATED, {"uri": shown}, everywhere=everywhere)
 
     def __repr__(self) -> str:
@@ -508,7 +508,7 @@ class _SubscriptionStream:
     def updated(self, server: str, uri: str, *, everywhere: bool) -> None:
         """A resource changed. This stream is on one replica, so it is never told ``everywhere``."""
         _ = everywhere
-        self._take(ResourceUpdated(self.seen.shown_uri(server, uri)))
+        self._take(ResourceUpdated(self.seen.uris.shown(server, uri)))
 
     def _take(self, event: ServerEvent) -> None:
         """Send an event, if it is wanted."""

@@ -310,7 +310,7 @@ class ClientServers:
         ``asker`` is a client that asks for the tools: for its first list it waits for as long as it bears
         (``first_list_seconds``), because many clients list only once. A shorter ``readyTimeout`` counts for it too.
         """
-        catalog = view.catalog
+        catalog = view.now.catalog
         if self._all_listed is catalog:
             return
         if all(source.listing is not None for source in catalog.servers.values()):
@@ -323,7 +323,7 @@ class ClientServers:
             within = max(within, first_list_seconds(asker.program))
         until = clock.now() + (within if at_most is None else at_most)
         for server in view.servers:
-            source = view.catalog.servers.get(server)
+            source = view.now.catalog.servers.get(server)
             if source is not None and source.listing is None:
                 slot = view.slot(server)
                 # A modern client over HTTP is not known from its last request: each of its lists is a first one.

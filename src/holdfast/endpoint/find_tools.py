@@ -133,9 +133,9 @@ class FindTools:
         if server is not None and not view.has(server):
             near = nearest(server, view.servers) or view.servers
             return mistake(f"There is no server {quoted_name(server)} here. Servers: {_names(near)}")
-        denied = frozenset(name for name in view.servers if view.health(name).status == "denied")
+        denied = frozenset(name for name in view.servers if view.slot(name).health().status == "denied")
         found = await hub.tool_index.search(
-            view.catalog,
+            view.now.catalog,
             query,
             limit=min(max(limit, 1), MOST_HITS),
             allowed=lambda entry: (
@@ -143,7 +143,7 @@ class FindTools:
             ),
         )
         hits = [
-            found_tool(entry, view.name_of(entry), view.health(entry.server))
+            found_tool(entry, view.name_of(entry), view.slot(entry.server).health())
             for entry in found
             if view.has(entry.server)
         ]
@@ -206,7 +206,7 @@ class FindTools:
 
     def _entry(self, key: object) -> CatalogEntry | None:
         """The listed tool that this is, if it may be called."""
-        catalog = self._view.catalog
+        catalog = self._view.now.catalog
         listed = catalog.names.get(key) if isinstance(key, NameKey) else None
         entry = catalog.entry(listed) if listed is not None else None
         return entry if entry is not None and self._may_call(entry) else None

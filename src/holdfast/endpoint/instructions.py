@@ -216,7 +216,7 @@ def identity(view: View) -> str:
 def instructions(view: View) -> str:
     """Return the instructions that a client reads once: how to use the servers, and which are unavailable."""
     if view.server is not None and view.tools == "all":
-        warning = warnings_of([view.health(view.server)]).for_model
+        warning = warnings_of([view.slot(view.server).health()]).for_model
         said_by = _instructions_of(view, view.server)
         # Its own instructions pass as they are, unless words of the hub stand beside them.
         return f"{warning}\n\n{_section(view.server, said_by)}".rstrip() if warning else said_by
@@ -250,7 +250,7 @@ def _instructions_of(view: View, server: str) -> str:
 
 def warnings_at(view: View) -> str:
     """What is unavailable at an endpoint, for a model."""
-    return warnings_of(view.health(name) for name in view.servers if view.has(name)).for_model
+    return warnings_of(view.slot(name).health() for name in view.servers if view.has(name)).for_model
 
 
 # The answers to ``initialize`` and ``server/discover``.
@@ -333,7 +333,7 @@ def _capabilities(view: View, *, modern: bool) -> dict[str, Any]:
             full["tasks"] = {name: own["tasks"][name] for name in ("cancel", "requests") if name in own["tasks"]}
     # A hub behind this one announced itself to this hub, not to its clients.
     hub: dict[str, Any] = {"version": HUB_VERSION}
-    if view.server is not None and warnings_of([view.health(view.server)]).for_model:
+    if view.server is not None and warnings_of([view.slot(view.server).health()]).for_model:
         hub["warns"] = True  # its instructions begin with words of this hub: a hub in front does not approve those
     full["experimental"] = {**full.get("experimental", {}), HUB_CAPABILITY: hub}
     can = types.ServerCapabilities.model_validate(full)

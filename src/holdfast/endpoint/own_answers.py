@@ -264,7 +264,7 @@ class Lists:
 
     async def page(self, view: View, method: str, start: int, *, modern: bool) -> tuple[RawObject, bytes]:
         """The page that begins with an item, and its digest; raises ``MCPError`` if there is no such page."""
-        catalog, config = view.catalog, view.hub.config
+        catalog, config = view.now.catalog, view.hub.config
         lacking = lacking_login(view) if method == "tools/list" else ()
         place: _Place = (view.rights, method, modern, start, lacking)
         made = self._pages.get(place)
@@ -403,7 +403,7 @@ class OwnTools:
 
     def _findings(self, view: View) -> Mapping[str, str]:
         """What is wrong with each server, of its lists and of its requests."""
-        listed, asked = findings(view.catalog, view.shows), self._broker.findings
+        listed, asked = findings(view.now.catalog, view.shows), self._broker.findings
         return {one: "; ".join(filter(None, (listed.get(one), asked.get(one)))) for one in {**listed, **asked}}
 
 
@@ -504,7 +504,7 @@ def _servers(view: View, findings: Mapping[str, str]) -> dict[str, dict[str, Any
         }
         | ({"finding": findings[name]} if name in findings else {})
         | ({"changedTools": sorted(one.label for one in changed)} if (changed := _changed(view, name)) else {})
-        for name, health in ((name, view.health(name)) for name in view.servers if view.has(name))
+        for name, health in ((name, view.slot(name).health()) for name in view.servers if view.has(name))
     }
 
 
@@ -517,7 +517,7 @@ def _changed(view: View, server: str) -> list[ChangedTool]:
     A prompt is judged by the rules for prompts. The instructions are the server's, and the view has the server.
     """
     own = view.hub.registry.users.has_own(view.principal, server)
-    hers = {entry.key for kind in _APPROVED.values() for entry in view.catalog.of(kind)} if own else set[NameKey]()
+    hers = {entry.key for kind in _APPROVED.values() for entry in view.now.catalog.of(kind)} if own else set[NameKey]()
     found = []
     for one in view.hub.approvals.pending(server):
         key = NameKey(_APPROVED[one.kind], server, one.tool) if one.kind in _APPROVED else None
@@ -538,7 +538,7 @@ def _line(name: str, one: Mapping[str, Any]) -> str:
 def _collisions(view: View) -> list[dict[str, str]]:
     return [
         {"server": one.key.server, "name": one.key.original, "wanted": one.wanted, "given": one.given}
-        for one in view.catalog.collisions
+        for one in view.now.catalog.collisions
         if view.covers(one.key.server) and view.shows(one.key)
     ]
 
@@ -644,7 +644,7 @@ def keeps_results(view: View) -> bool:
     if not view.hub.registry.config.settings.large_results.over:
         return False
     own = NameKey(Kind.TOOL, view.server, READ_RESULT) if view.server is not None and view.tools == "all" else None
-    return own is None or own not in view.catalog.names
+    return own is None or own not in view.now.catalog.names
 
 
 class LargeResults:
@@ -666,7 +666,7 @@ class LargeResults:
         itself.
         """
         view, homes = self._view, self._homes
-        if via_in(call.headers) or has_output_schema(view.catalog, tool):
+        if via_in(call.headers) or has_output_schema(view.now.catalog, tool):
             return result
         return await self._kept.shortened(
             result,

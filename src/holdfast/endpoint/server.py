@@ -242,7 +242,7 @@ class McpServer:
             own, asked = text_of(call.sent["uri"]) or "", text_of(call.params["uri"]) or ""
             if own == asked:
                 return result
-            shown = self.view.shown_uri(server, own)
+            shown = self.view.uris.shown(server, own)
             return await relinked(result, lambda uri: asked if uri == shown else uri)
         if call.task is None or text_of(call.sent.get("taskId")) == call.task:
             return result
@@ -452,7 +452,7 @@ async def _linked(view: View, server: str, result: RawObject) -> RawObject:
     """A result whose resource URIs can be read at this endpoint."""
     if view.server is not None or server not in view.hub.registry.slots:
         return result
-    return await relinked(result, partial(view.shown_uri, server))
+    return await relinked(result, partial(view.uris.shown, server))
 
 
 async def _suggested(view: View, call: Call, result: RawObject) -> RawObject:

@@ -27,7 +27,6 @@ from holdfast.config import Config, ToolsMode
 from holdfast.core import (
     Catalog,
     CatalogEntry,
-    Health,
     Kind,
     NameKey,
     ResourceIndex,
@@ -51,6 +50,7 @@ __all__ = [
     "has_all",
     "input_schema",
     "lists_tools_of",
+    "news",
     "view_for",
 ]
 
@@ -135,37 +135,26 @@ class View:
         """Equal for all who see the same of this endpoint; empty where nothing is limited."""
         self.address = address
         self.server, self.tools, self.profile, self.folder = address
-        self._uris = ResourceUris(self)
-        self._looked_up = _LookedUp(self, self.catalog, hub.registry.config)
-        self._told: Mapping[Kind, Sequence[CatalogEntry]] | None = None
-        """The lists when their readers were told of changes last, where they do not see everything."""
+        self.uris = ResourceUris(self)
+        """The URIs of resources at this endpoint."""
+        self._looked_up: _LookedUp | None = None
+        self.told: Mapping[Kind, Sequence[CatalogEntry]] | None = None
+        """The lists when their readers were told of changes last (``news``), where they do not see everything."""
         self._limited: dict[str, View] = {}
         """The views of principals that do not see everything, by their grants."""
 
-    # The servers as this user has them: with her own slots and listings where they are per user.
-
-    @property
-    def catalog(self) -> Catalog:
-        """What they offer to this user now. The shared slots are those of ``local``."""
-        return self.hub.registry.users.catalogs.of(self.principal)
-
     def slot(self, server: str) -> Slot:
-        """The slot that this user's calls go to."""
+        """The slot that this user's calls go to: her own where a server is per user, else the shared one."""
         return self.hub.registry.users.slot(self.principal, server)
-
-    def health(self, server: str) -> Health:
-        """The health of a server, as this user has it."""
-        return self.slot(server).health()
-
-    # What of them the endpoint shows.
 
     @property
     def now(self) -> _LookedUp:
         """What was looked up in the catalog and the configuration of this moment."""
-        catalog, config = self.catalog, self.hub.registry.config
-        if self._looked_up.catalog is not catalog or self._looked_up.config is not config:
-            self._looked_up = _LookedUp(self, catalog, config)
-        return self._looked_up
+        catalog, config = self.hub.registry.users.catalogs.of(self.principal), self.hub.registry.config
+        known = self._looked_up
+        if known is None or known.catalog is not catalog or known.config is not config:
+            known = self._looked_up = _LookedUp(self, catalog, config)
+        return known
 
     def seen_by(self, principal: Principal) -> View:
         """The part of this view that a principal may see, by the rules in force now."""
@@ -195,28 +184,8 @@ class View:
                     shown_here.append(entry)
                 await turns.offer()
             now.shown[kind] = shown_here
-        if self._told is None:
-            self._told = {kind: self.entries(kind) for kind in Kind}  # from here on its readers are told what changes
-
-    async def news(self, *, otherwise: Collection[str]) -> Collection[str]:
-        """The kinds of lists that look different since this was asked last, or since they were first looked up.
-
-        ``otherwise`` is the answer where they never were. The marks of the hub are no part of an item.
-        """
-        before = self._told
-        await self.settle()
-        self._told = listed = {kind: self.entries(kind) for kind in Kind}
-        news, turns = set[str](), Turns()
-        for kind, entries in listed.items():
-            gone = {entry.key: entry for entry in (before or {}).get(kind, ())}
-            for entry in entries:
-                known = gone.pop(entry.key, None)
-                if known is None or (self.name_of(known), known.item) != (self.name_of(entry), entry.item):
-                    news.add(kind.value)
-                await turns.offer()
-            if gone:
-                news.add(kind.value)
-        return news if before is not None else otherwise
+        if self.told is None:
+            self.told = {kind: self.entries(kind) for kind in Kind}  # from here on its readers are told what changes
 
     @property
     def servers(self) -> list[str]:
@@ -262,7 +231,7 @@ class View:
     def find(self, kind: Kind, name: str) -> NameKey | Unknown:
         """Return the owner of an item and its original name; an endpoint of one server owns every name."""
         if kind is Kind.RESOURCE:
-            found = self._uris.find(name)
+            found = self.uris.find(name)
         elif self.server is None:
             own = self.now.folder_keys.get((kind, name)) if self.folder is not None else None
             found = own or self.hub.registry.find(name, kind, principal=self.principal)
@@ -292,10 +261,6 @@ class View:
             if found in now.catalog.names:
                 now.routes[name] = route
         return route
-
-    def shown_uri(self, server: str, uri: str) -> str:
-        """Return the URI of a server's resource at this endpoint; it gets a server prefix if it is ambiguous."""
-        return self._uris.shown(server, uri)
 
     def __repr__(self) -> str:
         mode = "" if self.tools == "all" else f", tools={self.tools}"
@@ -355,6 +320,27 @@ class _LookedUp:
         return f"<_LookedUp by {self._view!r}: {len(self.routes)} routes>"
 
 
+async def news(view: View, *, otherwise: Collection[str]) -> Collection[str]:
+    """The kinds of lists that look different since this was asked last, or since they were first looked up.
+
+    ``otherwise`` is the answer where they never were. The marks of the hub are no part of an item.
+    """
+    before = view.told
+    await view.settle()
+    view.told = listed = {kind: view.entries(kind) for kind in Kind}
+    found, turns = set[str](), Turns()
+    for kind, entries in listed.items():
+        gone = {entry.key: entry for entry in (before or {}).get(kind, ())}
+        for entry in entries:
+            known = gone.pop(entry.key, None)
+            if known is None or (view.name_of(known), known.item) != (view.name_of(entry), entry.item):
+                found.add(kind.value)
+            await turns.offer()
+        if gone:
+            found.add(kind.value)
+    return found if before is not None else otherwise
+
+
 def view_for(view: View, principal: str, grants: Grants | None = None) -> View:
     """The same view for another user, or for other rights."""
     return View(view.hub, view.address, principal=principal, grants=grants)
@@ -362,7 +348,7 @@ def view_for(view: View, principal: str, grants: Grants | None = None) -> View:
 
 def input_schema(view: View, tool: str) -> Mapping[str, Any] | None:
     """Return the input schema of a listed tool."""
-    found, catalog = view.find(Kind.TOOL, tool), view.catalog
+    found, catalog = view.find(Kind.TOOL, tool), view.now.catalog
     name = catalog.names.get(found) if isinstance(found, NameKey) else None
     entry = catalog.entry(name, Kind.TOOL) if name is not None else None
     schema = entry.item.raw.get("inputSchema") if entry is not None else None
@@ -462,7 +448,7 @@ class ResourceUris:
         if self._server is not None:
             found: NameKey | Unknown = NameKey(Kind.RESOURCE, self._server, uri)
         else:
-            found = self._owner_of(uri) or self._view.catalog.resolve(uri, Kind.RESOURCE)
+            found = self._owner_of(uri) or self._view.now.catalog.resolve(uri, Kind.RESOURCE)
         own = is_own_uri(uri) or (isinstance(found, NameKey) and is_own_uri(found.original))
         return Unknown(uri, ()) if own else found
 
@@ -474,7 +460,7 @@ class ResourceUris:
         if self._server is not None or not server:
             return uri
         key = NameKey(Kind.RESOURCE, server, uri)
-        known = self._view.catalog.names.get(key)
+        known = self._view.now.catalog.names.get(key)
         if known is not None:
             return known
         return uri if self._owner_of(uri) == key else self._prefixes().get(server, "") + uri
