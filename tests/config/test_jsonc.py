@@ -64,13 +64,10 @@ def test_comments_trailing_commas_and_a_byte_order_mark_are_read() -> None:
 
 def test_every_key_and_every_value_has_its_place() -> None:
     document = parse('{\n  "a": [1,\r\n    {"ü": "x", "b": 2}],\r  "c": 3}')
-    assert document.keys[("a",)] == (2, 3)
-    assert document.values[("a",)] == (2, 8)
-    assert document.values[("a", 0)] == (2, 9)
-    assert document.values[("a", 1)] == (3, 5)
-    assert document.keys[("a", 1, "ü")] == (3, 6)
-    assert document.keys[("a", 1, "b")] == (3, 16)
-    assert document.values[("c",)] == (4, 8)
+    keys = [document.problem(path, "", at_key=True) for path in (("a",), ("a", 1, "ü"), ("a", 1, "b"))]
+    assert [(one.line, one.column) for one in keys] == [(2, 3), (3, 6), (3, 16)]
+    values = [document.label(path) for path in (("a",), ("a", 0), ("a", 1), ("c",))]
+    assert values == ["line:2:8", "line:2:9", "line:3:5", "line:4:8"]
 
 
 def test_duplicate_keys_are_all_reported_and_the_last_one_counts() -> None:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         replace_value as replace_value,
         set_member as set_member,
     )
-    from holdfast.config.jsonc import KeyPath as KeyPath, SourceMap as SourceMap, joined as joined, parse as parse
+    from holdfast.config.jsonc import Document as Document, KeyPath as KeyPath, joined as joined, parse as parse
     from holdfast.config.known_clients import (
         CLIENTS as CLIENTS,
         ClientLocation as ClientLocation,

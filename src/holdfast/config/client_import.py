@@ -24,7 +24,7 @@ from holdfast.config.expand import gather_secrets, texts_in
 from holdfast.config.fields import InvalidValue, format_duration, parse_duration, read_bare_timeout
 from holdfast.config.file_edit import Backup, Backups, ClientFile, FileEdit
 from holdfast.config.file_models import ServerFile
-from holdfast.config.jsonc import SourceMap
+from holdfast.config.jsonc import Document
 from holdfast.config.known_clients import CLIENTS, HUB, ClientLocation, ClientPaths, KnownClient, Scope
 from holdfast.errors import ConfigError, Problem, UsageError
 
@@ -281,7 +281,7 @@ class _Everything(dict[str, str]):
 
 
 def _problems(name: str, definition: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Problem, ...]:
-    context = ReadContext(source_map=SourceMap(), environ=_Everything(environ))
+    context = ReadContext(document=Document(), environ=_Everything(environ))
     return read_definition(name, dict(definition), (name,), context).server.problems
 
 

@@ -29,7 +29,7 @@ from pydantic_core import ErrorDetails
 from holdfast.config.expand import EnvFile, Expansion, expand, gather_secrets, read_env_file, variables_for
 from holdfast.config.fields import InvalidValue, kind_of, read_flag, read_transport
 from holdfast.config.file_models import SERVER_KEYS, ServerFile, credential_ladder, oauth_settings
-from holdfast.config.jsonc import KeyPath, SourceMap, joined, quoted
+from holdfast.config.jsonc import Document, KeyPath, joined, quoted
 from holdfast.config.settings import ApprovalMode
 from holdfast.config.spec import (
     IDENTITY_HEADERS,
@@ -119,7 +119,7 @@ _RUN_KEYS = ("era", "sharing", "scope", "lazy")
 class ReadContext:
     """What a definition is read with: the environment, the folders, the positions in the file."""
 
-    source_map: SourceMap
+    document: Document
     environ: Mapping[str, str]
     expands: bool = True
     """Whether ``${…}`` and ``~`` are expanded: in files they are, in a program's own mapping they are not."""
@@ -216,7 +216,7 @@ class _DefinitionReader:
     def _add(self, faults: Iterable[_DefinitionFault]) -> None:
         for fault in faults:
             path = (*self._path, *fault.inside)
-            problem = self._context.source_map.problem(path, fault.message, hint=fault.hint, at_key=fault.at_key)
+            problem = self._context.document.problem(path, fault.message, hint=fault.hint, at_key=fault.at_key)
             self._problems.append(problem)
 
     # The keys as written
@@ -242,7 +242,7 @@ class _DefinitionReader:
         for fault in self._found.faults:
             inside = fault.path[len(self._path) :]
             message = f"{quoted(joined(inside))} {fault.message}"
-            problem = self._context.source_map.problem(fault.path, message, hint=fault.hint)
+            problem = self._context.document.problem(fault.path, message, hint=fault.hint)
             self._problems.append(replace(problem, variable=fault.variable))
         return result
 
@@ -250,8 +250,8 @@ class _DefinitionReader:
         try:
             return ServerFile.model_validate(given)
         except ValidationError as error:
-            source_map = self._context.source_map
-            self._problems += validation_problems(error, ServerFile, self._path, source_map, known=self._found)
+            document = self._context.document
+            self._problems += validation_problems(error, ServerFile, self._path, document, known=self._found)
             return None
 
     # Files and programs that it names
@@ -521,24 +521,24 @@ _EXPECTED = {
 
 
 def validation_problems(
-    error: ValidationError, model: type[BaseModel], path: KeyPath, source_map: SourceMap, *, known: Expansion
+    error: ValidationError, model: type[BaseModel], path: KeyPath, document: Document, *, known: Expansion
 ) -> list[Problem]:
     """Every error of the value at ``path`` that does not fit ``model``.
 
     Errors in texts of ``known`` whose expansion failed are left out: the failed expansion is reported already.
     """
     return [
-        _problem(details, model, path, source_map)
+        _problem(details, model, path, document)
         for details in error.errors(include_url=False)
         if not known.broken((*path, *details["loc"]))
     ]
 
 
-def unknown_key(path: KeyPath, known: Iterable[str], source_map: SourceMap) -> Problem:
+def unknown_key(path: KeyPath, known: Iterable[str], document: Document) -> Problem:
     """The problem for an unknown key, with the nearest known one."""
     name = str(path[-1])
     known = tuple(known)
-    problem = source_map.problem(path, f"unknown key {quoted(name)}", hint=key_hint(name, known), at_key=True)
+    problem = document.problem(path, f"unknown key {quoted(name)}", hint=key_hint(name, known), at_key=True)
     return replace(problem, rename=nearest_key(name, known))
 
 
@@ -566,16 +566,16 @@ def _fold(key: str) -> str:
     return re.sub(r"[-_\s]", "", key).lower()
 
 
-def _problem(details: ErrorDetails, model: type[BaseModel], path: KeyPath, source_map: SourceMap) -> Problem:
+def _problem(details: ErrorDetails, model: type[BaseModel], path: KeyPath, document: Document) -> Problem:
     inside: KeyPath = tuple(step for step in details["loc"] if step != _KEY)
     if details["type"] == "extra_forbidden":
-        return unknown_key((*path, *inside), keys_of(_model_at(model, inside[:-1])), source_map)
+        return unknown_key((*path, *inside), keys_of(_model_at(model, inside[:-1])), document)
     if details["type"] == "missing":
         whole, key = quoted(joined(inside[:-1])), quoted(str(inside[-1]))
-        return source_map.problem((*path, *inside[:-1]), f"{whole} has no {key}", hint=f"add the key {key}")
+        return document.problem((*path, *inside[:-1]), f"{whole} has no {key}", hint=f"add the key {key}")
     message, hint = _words(details)
     subject = quoted(joined(inside)) if inside else "this"
-    return source_map.problem((*path, *inside), f"{subject} {message}", hint=hint, at_key=_KEY in details["loc"])
+    return document.problem((*path, *inside), f"{subject} {message}", hint=hint, at_key=_KEY in details["loc"])
 
 
 def _words(details: ErrorDetails) -> tuple[str, str]:

@@ -5,8 +5,8 @@ a line and a column, also of a value that is valid JSON and wrong for us, and ed
 other character as it is. So this is the only tokenizer. ``_Scanner`` stands at an offset and reads what begins there;
 ``_Parser`` descends into objects and lists, and notes on the way where everything is:
 
-* ``values`` and ``keys``: line and column of each, by path, for messages;
-* ``objects`` and ``spans``: offsets of members, commas and values, for edits. Offsets count without the BOM;
+* ``objects`` and ``spans``: offsets of members, commas and values. Edits are made with them, and messages get line and
+  column from them. Offsets count without the BOM;
 * ``duplicates``: a key that occurs twice. The last one counts, as in every JSON reader, and the configuration refuses
   it.
 
@@ -16,8 +16,6 @@ probably meant is in tables (``_NO_VALUE``, ``_NO_KEY``), by the character that 
 What must never happen: any input ends in something other than a ``Document`` or a ``ConfigError`` that points at the
 fault (``DEEPEST`` bounds the recursion); a message quotes a value, which may be a token (it shows keys and single
 punctuation marks); a text is read that cannot be written again (half of a surrogate pair, a number without an end).
-
-``SourceMap`` turns a path inside a configuration into its position.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, NoReturn, TypeAlias
 
@@ -39,14 +37,17 @@ __all__ = [
     "Duplicate",
     "JsonValue",
     "KeyPath",
+    "LineIndex",
     "Mark",
     "Member",
     "ObjectSpan",
-    "SourceMap",
     "joined",
     "parse",
     "quoted",
 ]
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+"""The path from the top of a document to a value: keys of objects and indexes of lists."""
 
 JsonValue: TypeAlias = "str | int | float | bool | list[JsonValue] | dict[str, JsonValue] | None"
 
@@ -130,24 +131,68 @@ class ObjectSpan:
         return next((member for member in reversed(self.members) if member.key == key), None)
 
 
-@dataclass(frozen=True)
-class Document:
-    """The value of a text, and the positions of its keys and values."""
+class LineIndex:
+    """Turns an offset into a line and a column."""
 
-    value: JsonValue
-    values: Mapping[KeyPath, Mark]
-    keys: Mapping[KeyPath, Mark]
-    duplicates: tuple[Duplicate, ...]
-    objects: Mapping[KeyPath, ObjectSpan]
+    def __init__(self, text: str) -> None:
+        self._starts = [0, *(end.end() for end in _LINE_END.finditer(text))]
+
+    def mark(self, offset: int) -> Mark:
+        """The position of an offset."""
+        line = bisect_right(self._starts, offset)
+        return Mark(line, offset - self._starts[line - 1] + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """The value of a text, and where its parts are. ``Document()`` stands for a value that no text has."""
+
+    value: JsonValue = None
+    file: Path | None = None
+    objects: Mapping[KeyPath, ObjectSpan] = field(default_factory=dict)
     """Every object, by its path. Offsets count from the start of the text without a BOM."""
-    spans: Mapping[KeyPath, tuple[int, int]]
+    spans: Mapping[KeyPath, tuple[int, int]] = field(default_factory=dict)
     """The offsets of every value: its start and its end."""
+    duplicates: tuple[Duplicate, ...] = ()
+    lines: LineIndex | None = field(default=None, repr=False)
+
+    def problem(self, path: KeyPath, message: str, *, hint: str = "", at_key: bool = False) -> Problem:
+        """A problem with the value at ``path`` (or with its key); a missing value has its parent's position."""
+        line, column = self._mark(path, at_key=at_key) or (0, 0)
+        return Problem(
+            message=message, hint=hint, file=self.file, line=line, column=column, path=joined(path), keys=path
+        )
+
+    def label(self, path: KeyPath) -> str:
+        """The position in short form: ``mcp.json:12:7``."""
+        mark = self._mark(path, at_key=False)
+        if mark is None:
+            return joined(path)
+        return f"{self.file.name if self.file else 'line'}:{mark.line}:{mark.column}"
+
+    def nearest(self, path: KeyPath) -> KeyPath:
+        """The longest part of ``path`` that exists."""
+        while path and path not in self.spans:
+            path = path[:-1]
+        return path
+
+    def members(self, path: KeyPath) -> int | None:
+        """The number of members of the object at ``path``; None if there is no object."""
+        found = self.objects.get(path)
+        return len(found.members) if found is not None else None
+
+    def _mark(self, path: KeyPath, *, at_key: bool) -> Mark | None:
+        if self.lines is None:
+            return None
+        around = self.objects.get(path[:-1]) if at_key and path else None
+        member = around.member(str(path[-1])) if around is not None else None
+        return self.lines.mark(member.start if member is not None else self.spans[self.nearest(path)][0])
 
 
 def parse(data: bytes | str, *, file: Path | None = None) -> Document:
     """Parse ``data``; raises ``ConfigError`` with the position and a hint if that fails."""
     try:
-        return _Parser(_decode(data)).document()
+        return _Parser(_decode(data)).document(file)
     except _Fault as fault:
         problem = Problem(
             message=fault.message,
@@ -174,22 +219,11 @@ def _decode(data: bytes | str) -> str:
         before = error.object[: error.start].decode("utf-8").removeprefix("\ufeff")
         is_utf16 = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")
         hint = "the file is UTF-16: save it as UTF-8" if is_utf16 else "save the file as UTF-8"
-        raise _Fault(_LineIndex(before).mark(len(before)), "this is not UTF-8 text", hint) from None
+        raise _Fault(LineIndex(before).mark(len(before)), "this is not UTF-8 text", hint) from None
     except UnicodeEncodeError as error:
-        mark = _LineIndex(error.object).mark(error.start)
+        mark = LineIndex(error.object).mark(error.start)
         raise _Fault(mark, "this is half of a surrogate pair, not a character", "remove it") from None
     return text.removeprefix("\ufeff")
-
-
-class _LineIndex:
-    """Turns an offset into a line and a column."""
-
-    def __init__(self, text: str) -> None:
-        self._starts = [0, *(end.end() for end in _LINE_END.finditer(text))]
-
-    def mark(self, offset: int) -> Mark:
-        line = bisect_right(self._starts, offset)
-        return Mark(line, offset - self._starts[line - 1] + 1)
 
 
 class _Scanner:
@@ -198,9 +232,7 @@ class _Scanner:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
-        self._lines = _LineIndex(text)
-        self._values: dict[KeyPath, Mark] = {}
-        self._keys: dict[KeyPath, Mark] = {}
+        self._lines = LineIndex(text)
         self._duplicates: list[Duplicate] = []
         self._objects: dict[KeyPath, ObjectSpan] = {}
         self._spans: dict[KeyPath, tuple[int, int]] = {}
@@ -282,7 +314,7 @@ class _Scanner:
 class _Parser(_Scanner):
     """Reads one document in one pass, recursive and bounded in depth: objects, arrays, and where everything is."""
 
-    def document(self) -> Document:
+    def document(self, file: Path | None) -> Document:
         self._skip()
         if not self._here():
             self._fail("the file is empty", 'an empty configuration is written {"mcpServers": {}}')
@@ -291,11 +323,17 @@ class _Parser(_Scanner):
         if self._here():
             message = "there is text after the end of the document"
             self._fail_here(_NOT_THE_END, message, "the whole file is one { … }")
-        return Document(value, self._values, self._keys, tuple(self._duplicates), self._objects, self._spans)
+        return Document(
+            value=value,
+            file=file,
+            objects=self._objects,
+            spans=self._spans,
+            duplicates=tuple(self._duplicates),
+            lines=self._lines,
+        )
 
     def _value(self, path: KeyPath) -> JsonValue:
         start = self._at
-        self._values[path] = self._lines.mark(start)
         value = self._any_value(path)
         self._spans[path] = (start, self._at)
         return value
@@ -378,7 +416,6 @@ class _Parser(_Scanner):
         if key in first:
             self._duplicates.append(Duplicate((*path, key), mark, first[key]))
         first.setdefault(key, mark)
-        self._keys[(*path, key)] = mark
         return key
 
     def _fail_unclosed(self, opened: int) -> NoReturn:
@@ -391,49 +428,8 @@ class _Parser(_Scanner):
         return f"line {mark.line}, column {mark.column}"
 
 
-KeyPath: TypeAlias = tuple[str | int, ...]
-"""The path from the top of a document to a value: keys of objects and indexes of lists."""
-
 _LONGEST = 60
 _SIMPLE_KEY = re.compile(r"[\w$-]+")
-
-
-class SourceMap:
-    """Maps a path inside a configuration to its position in the source."""
-
-    def __init__(self, document: Document | None = None, *, file: Path | None = None) -> None:
-        self.file = file
-        self._document = document
-        self._values: Mapping[KeyPath, Mark] = document.values if document else {}
-        self._keys: Mapping[KeyPath, Mark] = document.keys if document else {}
-
-    def problem(self, path: KeyPath, message: str, *, hint: str = "", at_key: bool = False) -> Problem:
-        """A problem with the value at ``path`` (or with its key); a missing value has its parent's position."""
-        line, column = self._mark(path, at_key=at_key) or (0, 0)
-        return Problem(
-            message=message, hint=hint, file=self.file, line=line, column=column, path=joined(path), keys=path
-        )
-
-    def label(self, path: KeyPath) -> str:
-        """The position in short form: ``mcp.json:12:7``."""
-        mark = self._mark(path, at_key=False)
-        if mark is None:
-            return joined(path)
-        return f"{self.file.name if self.file else 'line'}:{mark.line}:{mark.column}"
-
-    def nearest(self, path: KeyPath) -> KeyPath:
-        """The longest part of ``path`` that exists."""
-        while path and path not in self._values:
-            path = path[:-1]
-        return path
-
-    def members(self, path: KeyPath) -> int | None:
-        """The number of members of the object at ``path``; None if there is no object."""
-        found = self._document.objects.get(path) if self._document is not None else None
-        return len(found.members) if found is not None else None
-
-    def _mark(self, path: KeyPath, *, at_key: bool) -> Mark | None:
-        return self._keys[path] if at_key and path in self._keys else self._values.get(self.nearest(path))
 
 
 def joined(path: KeyPath) -> str:

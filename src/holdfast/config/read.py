@@ -7,7 +7,7 @@ bad ``holdfast`` section) raises one ``ConfigError`` that lists every problem.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,7 +27,7 @@ from holdfast.config.definition import (
 from holdfast.config.expand import Expansion, expand, variables_for
 from holdfast.config.fields import format_duration, kind_of
 from holdfast.config.file_models import CONNECTION_KEYS, SERVER_KEYS, TOP_KEYS, ConfigFile, SettingsFile, meaning
-from holdfast.config.jsonc import DEEPEST, Duplicate, KeyPath, SourceMap, joined, parse, quoted
+from holdfast.config.jsonc import DEEPEST, Document, Duplicate, KeyPath, joined, parse, quoted
 from holdfast.config.own_folders import user_folders
 from holdfast.config.settings import AccessRule, AccessSettings, ExtAuthzSettings, Settings
 from holdfast.config.spec import Config, HeaderSource, ServerSpec
@@ -65,14 +65,14 @@ def parse_config(text: str | bytes, *, file: Path | None = None, environ: Mappin
 
 def config_from_mapping(mapping: Mapping[str, object], *, environ: Mapping[str, str] | None = None) -> Config:
     """The configuration in a program's own mapping, with the keys of a file; relative paths are not changed."""
-    context = ReadContext(source_map=SourceMap(), environ=os.environ if environ is None else environ)
+    context = ReadContext(document=Document(), environ=os.environ if environ is None else environ)
     return read_document(_plain(mapping, ()), context).config
 
 
 def spec_from_connection(server_id: str, connection: Mapping[str, object]) -> ServerSpec:
     """One entry of a ``connections`` mapping; ``${…}`` is not expanded, ``headers`` may be a callable."""
     context = ReadContext(
-        source_map=SourceMap(),
+        document=Document(),
         environ=os.environ,
         expands=False,
         foreign={**SERVER_KEYS, **CONNECTION_KEYS},
@@ -117,7 +117,7 @@ def _read_text(
     if asks and file is not None and isinstance(text, bytes):
         require_trust(file, text, environ=environ)  # before anything that the file names is read or expanded
     context = ReadContext(
-        source_map=SourceMap(document, file=file),
+        document=document,
         environ=environ,
         folder=folder,
         # A user's own servers belong to no project, so they run in the current folder.
@@ -126,7 +126,7 @@ def _read_text(
         workspace=workspace,
         is_own_file=is_users_own,
     )
-    return read_document(document.value, context, duplicates=document.duplicates, source=file, found=found)
+    return read_document(document.value, context, found=found)
 
 
 def _plain(value: object, path: KeyPath) -> dict[str, object] | object:
@@ -173,42 +173,32 @@ class ConfigReading:
     definitions: tuple[Definition, ...]
 
 
-def read_document(
-    value: object,
-    context: ReadContext,
-    *,
-    duplicates: Sequence[Duplicate] = (),
-    source: Path | None = None,
-    found: bool = False,
-) -> ConfigReading:
-    """Read a parsed document; raises ``ConfigError`` only for faults of the whole file."""
-    reading = _DocumentReader(context, duplicates, source).read(value)
-    return replace(reading, config=replace(reading.config, found=found))
+def read_document(value: object, context: ReadContext, *, found: bool = False) -> ConfigReading:
+    """Read the value of a document, or of a program; raises ``ConfigError`` only for faults of the whole file."""
+    return _DocumentReader(context).read(value, found=found)
 
 
 class _DocumentReader:
     """Reads one document."""
 
-    def __init__(self, context: ReadContext, duplicates: Sequence[Duplicate], source: Path | None) -> None:
+    def __init__(self, context: ReadContext) -> None:
         self._context = context
-        self._source_map = context.source_map
-        self._duplicates = duplicates
-        self._source = source
+        self._document = context.document
         self._problems: list[Problem] = []
         self._expansion = Expansion()
 
-    def read(self, value: object) -> ConfigReading:
+    def read(self, value: object, *, found: bool) -> ConfigReading:
         top = self._object(value, (), "the configuration")
         self._check_keys(top)
         definitions = tuple(self._definitions(top))
         written = self._expanded(self._object(_or_nothing(top, _HOLDFAST), (_HOLDFAST,), "`holdfast`"))
         settings = self._settings(written)
-        self._problems += [self._repeated(d) for d in self._duplicates if not _inside_a_server(d.path)]
+        self._problems += [self._repeated(d) for d in self._document.duplicates if not _inside_a_server(d.path)]
         if self._problems:
             raise ConfigError(sorted(self._problems, key=lambda problem: (problem.line, problem.column)))
         servers = {definition.server.id: definition.server for definition in definitions}
         return ConfigReading(
-            config=Config(servers=servers, settings=settings, source=self._source),
+            config=Config(servers=servers, settings=settings, source=self._document.file, found=found),
             context=self._context,
             definitions=definitions,
         )
@@ -217,7 +207,7 @@ class _DocumentReader:
         if isinstance(value, dict):
             return value
         hint = 'write {"mcpServers": {"name": {"command": "…"}}}' if path != (_HOLDFAST,) else ""
-        problem = self._source_map.problem(path, f"{subject} must be an object, not {kind_of(value)}", hint=hint)
+        problem = self._document.problem(path, f"{subject} must be an object, not {kind_of(value)}", hint=hint)
         self._problems.append(problem)
         return {}
 
@@ -225,7 +215,7 @@ class _DocumentReader:
         for key in top:
             if key in _KNOWN or key in TOP_KEYS:
                 continue
-            problem = unknown_key((key,), _KNOWN, self._source_map)
+            problem = unknown_key((key,), _KNOWN, self._document)
             hint = _ELSEWHERE.get(key) or _server_hint(top[key]) or problem.hint
             self._problems.append(replace(problem, hint=hint, rename=problem.rename if hint == problem.hint else ""))
 
@@ -233,7 +223,7 @@ class _DocumentReader:
         return Problem(
             message=str(duplicate),
             hint="remove one of the two",
-            file=self._source_map.file,
+            file=self._document.file,
             line=duplicate.at.line,
             column=duplicate.at.column,
         )
@@ -252,10 +242,12 @@ class _DocumentReader:
 
     def _known_of(self, server_id: str, *, is_twice: bool) -> Iterator[Problem]:
         """Problems that do not depend on the definition: the server, or a key of it, occurs twice."""
-        yield from (self._repeated(d) for d in self._duplicates if _inside_a_server(d.path) and d.path[1] == server_id)
+        yield from (
+            self._repeated(d) for d in self._document.duplicates if _inside_a_server(d.path) and d.path[1] == server_id
+        )
         if is_twice:
             message = f"the server {quoted(server_id)} is in `mcpServers` and in `servers`"
-            yield self._source_map.problem(("servers", server_id), message, hint="remove one of the two", at_key=True)
+            yield self._document.problem(("servers", server_id), message, hint="remove one of the two", at_key=True)
 
     # Settings
 
@@ -264,7 +256,7 @@ class _DocumentReader:
         result = expand(written, (_HOLDFAST,), variables, self._expansion)
         for fault in self._expansion.faults:
             message = f"{quoted(joined(fault.path[1:]))} {fault.message}"
-            self._problems.append(self._source_map.problem(fault.path, message, hint=fault.hint))
+            self._problems.append(self._document.problem(fault.path, message, hint=fault.hint))
         return result
 
     def _settings(self, written: dict[str, object]) -> Settings:
@@ -272,12 +264,12 @@ class _DocumentReader:
             model = SettingsFile.model_validate(written)
         except ValidationError as error:
             self._problems += validation_problems(
-                error, SettingsFile, (_HOLDFAST,), self._source_map, known=self._expansion
+                error, SettingsFile, (_HOLDFAST,), self._document, known=self._expansion
             )
             return Settings()
         settings = meaning(Settings, model)
         for path, message, hint in _faults(settings):
-            self._problems.append(self._source_map.problem((_HOLDFAST, *path), message, hint=hint))
+            self._problems.append(self._document.problem((_HOLDFAST, *path), message, hint=hint))
         return settings
 
 

@@ -27,7 +27,7 @@ import anyio
 import anyio.abc
 
 from holdfast.auth import Logins, TokenStore
-from holdfast.config import ConfigReading, Definition, KeyPath, ServerSpec, Settings, SourceMap, joined
+from holdfast.config import ConfigReading, Definition, Document, KeyPath, ServerSpec, Settings, joined
 from holdfast.control import ControlClient, HubView, RunningHub, Server, find_hub, running_hubs
 from holdfast.core import Redactor, command_line, is_loopback, mask_url
 from holdfast.doctor.report import Edit, Finding, LiveState, ask_for, open_at, shell
@@ -248,7 +248,7 @@ class Case:
     """One server."""
 
     definition: Definition
-    source_map: SourceMap
+    document: Document
     tools: Tools
     deadline: float
     """When the examination of this server ends, on the event loop's clock."""
@@ -307,7 +307,7 @@ class Case:
     def edit(self, key: str | KeyPath, value: object, *, certain: bool = True) -> Edit:
         """The edit that writes ``value`` at ``key`` of this server's definition."""
         keys = tuple(key.split(".")) if isinstance(key, str) else key
-        return edit_at(self.source_map, (*self.definition.path, *keys), keys, value, certain=certain)
+        return edit_at(self.document, (*self.definition.path, *keys), keys, value, certain=certain)
 
     def url_edit(self, url: str, *, transport: str = "", certain: bool = True) -> tuple[Edit, ...]:
         """The edits that write another address, masked, and another transport if it changes."""
@@ -323,12 +323,12 @@ class Case:
     def setting(self, key: str, value: object) -> Edit:
         """The edit that writes ``value`` at ``key`` of Holdfast's own settings. A person decides about limits."""
         keys = ("holdfast", *key.split("."))
-        return edit_at(self.source_map, keys, keys, value, certain=False)
+        return edit_at(self.document, keys, keys, value, certain=False)
 
     def settings(self, group: str, values: Mapping[str, object]) -> tuple[Edit, ...]:
         """The edits that write several settings of one group."""
         there = ("holdfast", group)
-        if self.source_map.nearest(there) != there or not self.source_map.members(there):
+        if self.document.nearest(there) != there or not self.document.members(there):
             return (self.setting(group, dict(values)),)
         return tuple(self.setting(f"{group}.{key}", value) for key, value in values.items())
 
@@ -367,13 +367,13 @@ class Case:
 
 def open_definition(case: Case) -> tuple[str, ...]:
     """The command that opens the file at this server's definition."""
-    return open_at(case.source_map.problem(case.definition.path, "", at_key=True))
+    return open_at(case.document.problem(case.definition.path, "", at_key=True))
 
 
-def edit_at(source_map: SourceMap, path: KeyPath, keys: KeyPath, value: object, *, certain: bool) -> Edit:
+def edit_at(document: Document, path: KeyPath, keys: KeyPath, value: object, *, certain: bool) -> Edit:
     """The edit that writes ``value`` at ``path``, with the position and the exact text for a person who pastes it."""
-    there = source_map.nearest(path)
-    count = source_map.members(there)
+    there = document.nearest(path)
+    count = document.members(there)
     written: object = value
     if there != path:
         for step in reversed(path[len(there) + 1 :]):
@@ -385,7 +385,7 @@ def edit_at(source_map: SourceMap, path: KeyPath, keys: KeyPath, value: object, 
     comma = "," if count else ""
     return Edit(
         action="insert" if insert else "replace",
-        place=source_map.label(there),
+        place=document.label(there),
         key=joined(path),
         keys=keys,
         path=path,

@@ -114,7 +114,7 @@ async def look_at_definition(case: Case) -> Observation:
     server = case.server
     if not server.problems:
         notes = (*_placeholders(case), *_old_placement(case))
-        return Observation(case.source_map.label(case.definition.path), notes)
+        return Observation(case.document.label(case.definition.path), notes)
     # Each variable once, at the first place that names it: a person sets it once.
     missing = {problem.variable: problem for problem in reversed(server.problems) if problem.variable}
     others = [problem for problem in server.problems if not problem.variable]

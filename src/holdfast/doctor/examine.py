@@ -398,7 +398,7 @@ class Doctor:
         server = definition.server
         case = Case(
             definition=definition,
-            source_map=self._reading.context.source_map,
+            document=self._reading.context.document,
             tools=tools,
             deadline=began + self._seconds(server),
             redactor=Redactor(server.secrets),
