@@ -33,6 +33,8 @@ from holdfast.config.jsonc import Document, KeyPath, joined, quoted
 from holdfast.config.settings import ApprovalMode
 from holdfast.config.spec import (
     IDENTITY_HEADERS,
+    CredentialLadder,
+    OAuthSettings,
     ServerSpec,
     ToolFilter,
     Transport,
@@ -314,6 +316,7 @@ class _DefinitionReader:
         _warn_of_placement(self._id, model)
         hub = model.hub or ""
         url = hub_url(hub, self._id) if hub else model.url or model.server_url or model.http_url or ""
+        oauth, credentials = oauth_settings(model.oauth), credential_ladder(model.credentials)
         env = {**(self._env_file.values if self._env_file else {}), **model.env}
         return ServerSpec(
             id=self._id,
@@ -326,8 +329,8 @@ class _DefinitionReader:
             hub=hub,
             headers=MappingProxyType(dict(model.headers)),
             allow_plain_http=model.allow_plain_http,
-            oauth=oauth_settings(model.oauth),
-            credentials=credential_ladder(model.credentials),
+            oauth=oauth,
+            credentials=credentials,
             tools=_tool_filter(model),
             approvals=_approvals(self._id, model),
             prefix=model.prefix,
@@ -344,7 +347,7 @@ class _DefinitionReader:
                 headers=model.headers,
                 url=url,
                 args=model.args,
-                expanded=[*self._found.secrets, *_client_secrets(model)],
+                expanded=[*self._found.secrets, *_client_secrets(oauth, credentials)],
             ),
         )
 
@@ -468,9 +471,9 @@ def _disagreement(given: Mapping[str, object], keys: tuple[str, ...], message: s
         yield _DefinitionFault((there[1],), message, f"keep `{there[0]}` or `{there[1]}`", at_key=True)
 
 
-def _client_secrets(model: ServerFile) -> list[str]:
+def _client_secrets(oauth: OAuthSettings, credentials: CredentialLadder) -> list[str]:
     """The secrets of the hub at authorization servers."""
-    clients = (model.oauth, model.credentials.assertion, model.credentials.exchange)
+    clients = (oauth, credentials.assertion, credentials.exchange)
     given = [(one.client_secret or "", one.private_key or "") for one in clients if one is not None]
     return [text for secret, key in given for text in (secret, key if is_key_text(key) else "")]
 

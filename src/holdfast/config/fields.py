@@ -51,9 +51,11 @@ __all__ = [
     "PlacementField",
     "Port",
     "Prefix",
+    "Resource",
     "RuleDefault",
     "RuleEffect",
     "Scalar",
+    "Scopes",
     "ServerScopeName",
     "SharingName",
     "Size",
@@ -470,6 +472,22 @@ def _header_value(value: object) -> str:
     return text
 
 
+def _scopes(value: object) -> list[str]:
+    words = value.split() if isinstance(value, str) else value
+    if isinstance(words, list) and all(isinstance(word, str) and word.strip() for word in words):
+        return [part for word in words for part in word.split()]
+    raise InvalidValue(f"must be a text or a list of texts, not {kind_of(value)}", hint='write "read write"')
+
+
+def _resource(value: object) -> str:
+    """``false`` is kept as the empty text: no resource."""
+    if value is False:
+        return ""
+    if isinstance(value, str) and value:
+        return value
+    raise InvalidValue(f"must be a text or false, not {kind_of(value)}", hint="write the address, or false for none")
+
+
 def _schema(*kinds: dict[str, Any]) -> WithJsonSchema:
     return WithJsonSchema(kinds[0] if len(kinds) == 1 else {"anyOf": list(kinds)})
 
@@ -630,3 +648,11 @@ Prefix: TypeAlias = Annotated[
 EnvName: TypeAlias = Annotated[str, BeforeValidator(_env_name)]
 HeaderName: TypeAlias = Annotated[str, BeforeValidator(_header_name)]
 HeaderValue: TypeAlias = Annotated[str, BeforeValidator(_header_value), _schema(_SCALARS)]
+Scopes: TypeAlias = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_scopes),
+    _schema({"type": "string"}, {"type": "array", "items": {"type": "string"}}),
+]
+Resource: TypeAlias = Annotated[
+    str, BeforeValidator(_resource), _schema({"type": "string", "minLength": 1}, {"const": False})
+]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -31,7 +32,9 @@ from holdfast.config.fields import (
     PlacementField,
     Port,
     Prefix,
+    Resource,
     Scalar,
+    Scopes,
     ServerScopeName,
     SharingName,
     Text,
@@ -80,83 +83,59 @@ _FOREIGN = frozenset(
 """Keys of Claude Code, Gemini CLI and LibreChat."""
 
 
-def _scopes(value: object) -> list[str]:
-    words = value.split() if isinstance(value, str) else value
-    if isinstance(words, list) and all(isinstance(word, str) and word.strip() for word in words):
-        return [part for word in words for part in word.split()]
-    raise InvalidValue(f"must be a text or a list of texts, not {kind_of(value)}", hint='write "read write"')
-
-
-_Scopes = Annotated[
-    tuple[str, ...],
-    BeforeValidator(_scopes),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
-]
-
-
-_RESOURCE = {"anyOf": [{"type": "string", "minLength": 1}, {"const": False}]}
-
-
-def _resource(value: object) -> str:
-    """``false`` is kept as the empty text: no resource."""
-    if value is False:
-        return ""
-    if isinstance(value, str) and value:
-        return value
-    raise InvalidValue(f"must be a text or false, not {kind_of(value)}", hint="write the address, or false for none")
-
-
-class OAuthFile(BaseModel):
-    """How Holdfast logs in to a server, if the server does not announce it. `false` turns logins off."""
-
+class _FileModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
 
-    enabled: Flag = Field(default=True, description="Whether a login is used for this server.")
-    client_id: Text | None = Field(
-        default=None, description="Holdfast's client id at the authorization server, if it is registered there."
-    )
-    client_secret: Text | None = Field(
-        default=None, description="The secret that goes with `clientId`: best written as `${env:NAME}`."
-    )
-    private_key: Text | None = Field(
-        default=None,
-        description="The private key of `clientId`, or of the metadata document, for `private_key_jwt`: the path of its"
-        " file (PEM or JWK), or the key itself, best written as `${env:NAME}`.",
-    )
-    client_metadata_url: Url | None = Field(
-        default=None,
-        description="The https address of a client id metadata document: the client id at servers that accept one.",
-    )
-    scope: _Scopes = Field(default=(), description="The scopes to ask for. Default: those that the server names.")
-    scopes: _Scopes = Field(default=(), description="Another spelling of `scope`.")
-    resource: Annotated[str, BeforeValidator(_resource), WithJsonSchema(_RESOURCE)] | None = Field(
-        default=None,
-        description="The `resource` to ask for a token for. Default: what the server says of itself. `false` sends"
-        " none, as Microsoft Entra ID demands.",
-    )
-    redirect_uri: Url | None = Field(
-        default=None,
-        description="The redirect URI, if one is registered: an address of this machine.",
-    )
+
+def _section(name: str, settings: type[Any]) -> type[BaseModel]:
+    """The model of one section: every setting of the class that is described for the file, and its sections."""
+    made: dict[str, Any] = {}
+    for one in dataclasses.fields(settings):
+        if "items" in one.metadata:
+            item = _section(one.metadata["name"], one.metadata["items"])
+            made[one.name] = tuple[item, ...], Field(default=one.default, description=one.metadata["description"])  # type: ignore[valid-type]  # made above
+        elif one.metadata:
+            kind = getattr(fields, one.metadata["kind"])
+            written = kind | None if one.default is None else kind
+            default = ... if one.default is dataclasses.MISSING else one.default
+            made[one.name] = written, Field(default=default, description=one.metadata["description"])
+        elif dataclasses.is_dataclass(one.default):
+            section = _section(to_camel(one.name), type(one.default))
+            words = (section.__doc__ or "").partition(". ")[0].removesuffix(".")
+            made[one.name] = section, Field(default=section(), description=f"{words}.")
+    model: type[BaseModel] = create_model(name, __base__=_FileModel, __doc__=settings.__doc__, **made)
+    return model
+
+
+_Meaning = TypeVar("_Meaning")
+
+
+def meaning(kind: type[_Meaning], section: BaseModel) -> _Meaning:
+    """The settings that a section of the file means."""
+    values: dict[str, Any] = {}
+    for one in dataclasses.fields(cast("Any", kind)):
+        if not hasattr(section, one.name):
+            continue
+        value = getattr(section, one.name)
+        if isinstance(value, BaseModel):
+            value = meaning(type(one.default), value)
+        elif "items" in one.metadata:
+            value = tuple(meaning(one.metadata["items"], item) for item in value)
+        values[one.name] = value
+    return kind(**values)
+
+
+class OAuthFile(_section("oauth", OAuthSettings)):  # type: ignore[misc]  # made above
+    """How Holdfast logs in to a server, if the server does not announce it. `false` turns logins off."""
+
+    scopes: Scopes = Field(default=(), description="Another spelling of `scope`.")
     callback_port: Port | None = Field(
         default=None, description="Short for a `redirectUri` of http://localhost:PORT/callback (Claude Code)."
     )
-    issuer: Url | None = Field(
-        default=None, description="The authorization server to use. Default: the first that the server names."
-    )
-    authorization_url: Url | None = Field(
-        default=None, description="The authorization endpoint, if the authorization server publishes no metadata."
-    )
-    token_url: Url | None = Field(default=None, description="The token endpoint, if it publishes no metadata.")
-    device_authorization_url: Url | None = Field(
-        default=None, description="The device authorization endpoint, if its metadata has none."
-    )
 
 
-class TokenServiceFile(BaseModel):
+class TokenServiceFile(_FileModel):
     """The authorization server of a rung, and the hub as its client."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
 
     token_url: Url = Field(
         description="The token endpoint. A user's credential is sent there and nowhere else: https, or this machine."
@@ -170,11 +149,11 @@ class TokenServiceFile(BaseModel):
         description="The private key of `clientId`, for `private_key_jwt`: the path of its file (PEM or JWK), or the"
         " key itself, best written as `${env:NAME}`.",
     )
-    resource: Annotated[str, BeforeValidator(_resource), WithJsonSchema(_RESOURCE)] | None = Field(
+    resource: Resource | None = Field(
         default=None,
         description="The `resource` to ask for a token for. Default: the address of the server. `false` sends none.",
     )
-    scope: _Scopes = Field(default=(), description="The scopes to ask for.")
+    scope: Scopes = Field(default=(), description="The scopes to ask for.")
 
 
 class AssertionFile(TokenServiceFile):
@@ -197,13 +176,11 @@ class ExchangeFile(TokenServiceFile):
     )
 
 
-class CredentialsFile(BaseModel):
+class CredentialsFile(_FileModel):
     """Where the credentials of each user come from: assertion, exchange, her own login, the hub's. The order is fixed.
 
     Her own login is as `oauth` describes it; `"oauth": false` leaves it out.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
 
     assertion: AssertionFile | None = Field(
         default=None,
@@ -263,28 +240,15 @@ OAuth = Annotated[OAuthFile, BeforeValidator(_object)]
 
 
 def oauth_settings(file: OAuthFile) -> OAuthSettings:
-    """The settings of the file's object."""
-    redirect = file.redirect_uri
+    """The settings of the file's object, with its other spellings, and what one key says about another."""
+    oauth = meaning(OAuthSettings, file)
+    redirect, issuer = oauth.redirect_uri, oauth.issuer
     if redirect is None and file.callback_port is not None:
         redirect = f"http://localhost:{file.callback_port}/callback"
-    issuer = file.issuer
-    if issuer is None and file.authorization_url is not None:
-        parts = urlsplit(file.authorization_url)
+    if issuer is None and oauth.authorization_url is not None:
+        parts = urlsplit(oauth.authorization_url)
         issuer = f"{parts.scheme}://{parts.netloc}"
-    return OAuthSettings(
-        enabled=file.enabled,
-        client_id=file.client_id,
-        client_secret=file.client_secret,
-        private_key=file.private_key,
-        client_metadata_url=file.client_metadata_url,
-        scope=file.scope or file.scopes,
-        resource=file.resource,
-        redirect_uri=redirect,
-        issuer=issuer,
-        authorization_url=file.authorization_url,
-        token_url=file.token_url,
-        device_authorization_url=file.device_authorization_url,
-    )
+    return replace(oauth, scope=oauth.scope or file.scopes, redirect_uri=redirect, issuer=issuer)
 
 
 def _listed(value: object) -> object:
@@ -315,10 +279,6 @@ _Environment = Annotated[
     BeforeValidator(_without_nulls),
     WithJsonSchema({"type": "object", "additionalProperties": {"type": ["string", "number", "boolean", "null"]}}),
 ]
-
-
-class _FileModel(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
 
 
 class ToolsFile(_FileModel):
@@ -433,45 +393,8 @@ class ServerFile(_FileModel):
     )
 
 
-def _section(name: str, settings: type[Any]) -> type[BaseModel]:
-    """The model of one section: every setting of the class that is described for the file, and its sections."""
-    made: dict[str, Any] = {}
-    for one in dataclasses.fields(settings):
-        if "items" in one.metadata:
-            item = _section(one.metadata["name"], one.metadata["items"])
-            made[one.name] = tuple[item, ...], Field(default=one.default, description=one.metadata["description"])  # type: ignore[valid-type]  # made above
-        elif one.metadata:
-            kind = getattr(fields, one.metadata["kind"])
-            written = kind | None if one.default is None else kind
-            default = ... if one.default is dataclasses.MISSING else one.default
-            made[one.name] = written, Field(default=default, description=one.metadata["description"])
-        elif dataclasses.is_dataclass(one.default):
-            section = _section(to_camel(one.name), type(one.default))
-            words = (section.__doc__ or "").partition(". ")[0].removesuffix(".")
-            made[one.name] = section, Field(default=section(), description=f"{words}.")
-    model: type[BaseModel] = create_model(name, __base__=_FileModel, __doc__=settings.__doc__, **made)
-    return model
-
-
 SettingsFile = _section("holdfast", Settings)
 """The model of the ``holdfast`` section, made from the classes of ``settings.py``."""
-
-_Meaning = TypeVar("_Meaning")
-
-
-def meaning(kind: type[_Meaning], section: BaseModel) -> _Meaning:
-    """The settings that a section of the file means."""
-    values: dict[str, Any] = {}
-    for one in dataclasses.fields(cast("Any", kind)):
-        if not hasattr(section, one.name):
-            continue
-        value = getattr(section, one.name)
-        if isinstance(value, BaseModel):
-            value = meaning(type(one.default), value)
-        elif "items" in one.metadata:
-            value = tuple(meaning(one.metadata["items"], item) for item in value)
-        values[one.name] = value
-    return kind(**values)
 
 
 class ConfigFile(_FileModel):

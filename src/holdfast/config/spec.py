@@ -1,6 +1,7 @@
 """Servers as the other packages use them: plain frozen dataclasses, cheap to import.
 
 The models in ``file_models.py`` describe the file; these classes and those of ``settings.py`` describe its meaning.
+``OAuthSettings`` is the same in both, so it is described once, as the settings are.
 Nothing here reads a file, and no ``repr`` shows an environment value, a header value or a secret.
 """
 
@@ -13,7 +14,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 from urllib.parse import quote, urlsplit
 
-from holdfast.config.settings import ApprovalMode, Settings
+from holdfast.config.settings import ApprovalMode, Settings, in_file
 from holdfast.errors import Problem
 
 __all__ = [
@@ -87,20 +88,64 @@ def is_key_text(value: str) -> bool:
 class OAuthSettings:
     """How Holdfast logs in to a server, as far as the server does not announce it."""
 
-    enabled: bool = True
-    """Whether a login is used, and whether messages propose one."""
-    client_id: str | None = None
-    client_secret: str | None = field(default=None, repr=False)
-    private_key: str | None = field(default=None, repr=False)
-    client_metadata_url: str | None = None
-    scope: tuple[str, ...] = ()
-    resource: str | None = None
-    """The `resource` that requests name: None for what the server says of itself, empty for none."""
-    redirect_uri: str | None = None
-    issuer: str | None = None
-    authorization_url: str | None = None
-    token_url: str | None = None
-    device_authorization_url: str | None = None
+    enabled: bool = field(default=True, metadata=in_file("Flag", "Whether a login is used for this server."))
+    client_id: str | None = field(
+        default=None,
+        metadata=in_file("Text", "Holdfast's client id at the authorization server, if it is registered there."),
+    )
+    client_secret: str | None = field(
+        default=None,
+        repr=False,
+        metadata=in_file("Text", "The secret that goes with `clientId`: best written as `${env:NAME}`."),
+    )
+    private_key: str | None = field(
+        default=None,
+        repr=False,
+        metadata=in_file(
+            "Text",
+            "The private key of `clientId`, or of the metadata document, for `private_key_jwt`: the path of its"
+            " file (PEM or JWK), or the key itself, best written as `${env:NAME}`.",
+        ),
+    )
+    client_metadata_url: str | None = field(
+        default=None,
+        metadata=in_file(
+            "Url",
+            "The https address of a client id metadata document: the client id at servers that accept one.",
+        ),
+    )
+    scope: tuple[str, ...] = field(
+        default=(),
+        metadata=in_file("Scopes", "The scopes to ask for. Default: those that the server names."),
+    )
+    resource: str | None = field(
+        default=None,
+        metadata=in_file(
+            "Resource",
+            "The `resource` to ask for a token for. Default: what the server says of itself. `false` sends"
+            " none, as Microsoft Entra ID demands.",
+        ),
+    )
+    """Empty for ``false``."""
+    redirect_uri: str | None = field(
+        default=None,
+        metadata=in_file("Url", "The redirect URI, if one is registered: an address of this machine."),
+    )
+    issuer: str | None = field(
+        default=None,
+        metadata=in_file("Url", "The authorization server to use. Default: the first that the server names."),
+    )
+    authorization_url: str | None = field(
+        default=None,
+        metadata=in_file("Url", "The authorization endpoint, if the authorization server publishes no metadata."),
+    )
+    token_url: str | None = field(
+        default=None, metadata=in_file("Url", "The token endpoint, if it publishes no metadata.")
+    )
+    device_authorization_url: str | None = field(
+        default=None,
+        metadata=in_file("Url", "The device authorization endpoint, if its metadata has none."),
+    )
 
 
 ExchangeForm: TypeAlias = Literal["token-exchange", "on-behalf-of"]
