@@ -14,7 +14,7 @@ import yaml
 from holdfast.access.guard import RefusalKind
 from holdfast.control.server.metrics import METHODS, METRICS
 from holdfast.core.lifecycle.table import State
-from holdfast.gateway.health import BridgeHealth
+from holdfast.gateway.bridge import BridgeHealth
 from holdfast.hub.journal import CallOutcome
 from tests.deploy.chart import ROOT, by_kind, manifests
 

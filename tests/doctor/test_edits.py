@@ -11,8 +11,7 @@ import pytest
 
 from holdfast.config.file_edit import Backups
 from holdfast.config.jsonc import parse
-from holdfast.doctor.repair import plan_edits, undo_edits
-from holdfast.doctor.report import Edit, Report, read_or_report
+from holdfast.doctor.report import Edit, Report, plan_edits, read_or_report, undo_edits
 from holdfast.errors import HoldfastError
 from tests.doctor.examination import Examination
 

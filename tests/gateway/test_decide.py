@@ -6,11 +6,11 @@ from holdfast.gateway.bridge import (
     Decision,
     GatewayDown,
     GatewayRunning,
+    GatewayState,
     GatewayView,
     NotWatched,
     decide,
 )
-from holdfast.gateway.health import GatewayState
 
 PATIENCE = 10.0
 SILENT = GatewayDown("nothing listens")

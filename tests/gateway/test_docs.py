@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from holdfast.gateway.health import BridgeHealth
+from holdfast.gateway.bridge import BridgeHealth
 from holdfast.gateway.model import CHECK_PATH, EXT_AUTH_PORT, EXT_AUTH_TIMEOUT, FAMILIES, HEALTH_ADDRESS, OUTAGE_STATUS
 
 ROOT = Path(__file__).parents[2]

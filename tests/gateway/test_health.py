@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.gateway.health import BridgeHealth, GatewayState
+from holdfast.gateway.bridge import BridgeHealth, GatewayState
 
 
 def health(**changed: object) -> BridgeHealth:

@@ -57,7 +57,6 @@ from holdfast.doctor.checks import (
     look_at_tools,
 )
 from holdfast.doctor.network_faults import not_judged, resolve
-from holdfast.doctor.repair import repair
 from holdfast.doctor.report import (
     CheckResult,
     Finding,
@@ -68,6 +67,7 @@ from holdfast.doctor.report import (
     ServerReport,
     causes_of,
     finding,
+    repair,
     worst,
 )
 from holdfast.hub import DialLimit, default_state_file, is_shown

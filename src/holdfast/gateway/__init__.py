@@ -18,8 +18,8 @@ if TYPE_CHECKING:
         HttpSource as HttpSource,
         TargetSource as TargetSource,
         seed as seed,
+        serving as serving,
     )
-    from holdfast.gateway.health import serving as serving
     from holdfast.gateway.model import (
         ADMIN_ADDRESS as ADMIN_ADDRESS,
         BODY_BYTES as BODY_BYTES,
