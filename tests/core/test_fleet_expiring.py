@@ -65,7 +65,7 @@ def test_a_record_that_is_over_leaves_the_store_and_every_copy_and_does_not_come
     one.write("ended/x", {"until": 100.0}, wall=1.0)
     one.write("switch/s", {"off": True}, wall=1.0)
     settle([one, other], store, 1.0)
-    assert {found.key for found in other.book} == {"ended/x", "switch/s"}
+    assert {found.key for found in other.book.values()} == {"ended/x", "switch/s"}
     one.purge(101.0)
     settle([one, other], store, 2.0)
     assert set(store.records) == {"switch/s"}
@@ -76,7 +76,7 @@ def test_a_record_that_is_over_leaves_the_store_and_every_copy_and_does_not_come
     assert set(store.records) == {"switch/s"}
     one.write("ended/x", {"until": 300.0}, wall=102.0)
     settle([one, other], store, 4.0)
-    assert {found.key for found in other.book} == {"ended/x", "switch/s"}
+    assert {found.key for found in other.book.values()} == {"ended/x", "switch/s"}
 
 
 def test_a_lone_replica_forgets_no_end_of_a_session() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core import FleetMember, Granted, SharedStore, evidence_key
+from holdfast.core import FleetMember, Granted, SharedStore, record_key
 from holdfast.core.replicas.member import ALONE_SECONDS
 from holdfast.core.replicas.probe_rights import GRACE_SECONDS, LEAD_SECONDS, PATIENCE_SECONDS, PROBE_SECONDS
 from tests.core.test_fleet_pace import SETTLED, Asking
@@ -66,7 +66,7 @@ def test_one_whose_turn_comes_later_leaves_the_first_a_moment() -> None:
 def test_the_turn_moves_on_after_a_failed_try(server: str) -> None:
     _, found = joined()
     tried = found["a"].member.probes.turns(server)[0]
-    found[tried].member.write(evidence_key(server), {"up": False}, 1.0)
+    found[tried].member.write(record_key("evidence", server), {"up": False}, 1.0)
     for end in (SETTLED + 1, SETTLED + 2):
         for one in found.values():
             one.until(end)

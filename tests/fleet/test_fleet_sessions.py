@@ -283,7 +283,7 @@ async def test_more_subscriptions_than_fit_are_left_out_and_the_rest_is_shared()
     sessions = FleetSessions(fleet, SessionKeys([KEY], shared=True), wall=lambda: 1_000.0)
     many = frozenset(("o", f"file:///{number:0200d}") for number in range(1_000))
     await sessions.save(b"s" * 16, SessionRecord(until=9e9, seen=1_000.0, log_level="error", subscribed=many))
-    (record,) = fleet.member.book
+    (record,) = fleet.member.book.values()
     assert len(record.value) < 64 * 1024
     loaded = await FleetSessions(fleet, SessionKeys([KEY], shared=True)).load(b"s" * 16)
     assert loaded is not None

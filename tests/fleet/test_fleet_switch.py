@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import FleetRecord, switch_key
+from holdfast.core import FleetRecord, record_key
 from holdfast.fleet import Fleet
 from holdfast.keys import KeyRing
 
@@ -16,7 +16,7 @@ def ring() -> KeyRing:
 
 
 def record_of(fleet: Fleet) -> FleetRecord:
-    record = fleet.member.book.get(switch_key("s"))
+    record = fleet.member.book.get(record_key("switch", "s"))
     assert record is not None
     return record
 

@@ -68,7 +68,7 @@ async def test_a_store_that_lost_a_part_is_whole_again_when_its_replicas_have_ex
     for now in range(10, 14):
         await turn(fresh, float(now))
     assert fresh.synced
-    assert {record.key for record in fresh.book} == {"switch/s", "switch/other"}
+    assert {record.key for record in fresh.book.values()} == {"switch/s", "switch/other"}
     await store.close()
 
 

@@ -159,7 +159,7 @@ def test_the_replica_that_probes_a_server_is_the_one_that_says_so_or_the_next_on
 async def test_a_decision_that_cannot_be_everywhere_is_told_so_at_once(state: State) -> None:
     """An approval of many tools would wait for each of them."""
     known: Any = state
-    known.member.book, known.member.strangers, known.not_shared_since = [], 1, None
+    known.member.book, known.member.strangers, known.not_shared_since = {}, 1, None
     assert await SharedDecisions(known).scope("a") == "this replica only"
     known.member.strangers, known.not_shared_since = 0, 7.0
     assert await SharedDecisions(known).scope("a") == "this replica only"

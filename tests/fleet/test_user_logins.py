@@ -241,7 +241,7 @@ async def test_redis_shows_no_token_and_no_name_and_a_copied_value_opens_for_no_
             for secret in (b"planted", b"lovelace", b"example", PLANTED.encode()):
                 assert secret not in content
             state = logins_of(served)._state
-            name = next(record.key for record in state.member.book if record.key.startswith("login/"))
+            name = next(record.key for record in state.member.book.values() if record.key.startswith("login/"))
             for other in logins_of(served)._seal.records("bob", grant().key):
                 state.write(other, state.kept(name))
                 logins_of(served).learn(other.partition("/")[2])

@@ -33,8 +33,8 @@ __all__ = [
 
 class _AnyVersion(RecordBook):
     def merge(self, record: FleetRecord) -> bool:
-        known = self._records.get(record.key)
-        self._records[record.key] = record
+        known = self.get(record.key)
+        self[record.key] = record
         return known != record
 
 

@@ -30,14 +30,11 @@ from holdfast.core import (
     effects as do,
     events as on,
     evidence_event,
-    evidence_key,
     evidence_value,
     home_of,
-    listing_key,
-    pin_key,
-    pinned_tool,
+    keyed_tool,
+    record_key,
     record_value,
-    switch_key,
 )
 from holdfast.front.session_id import TicketSeal
 from tests.simulation.world import Broken, SimServer, World
@@ -192,7 +189,7 @@ class Replica:
                 self.published += 1
                 self.catalog = self.catalog.publish(listing)
                 told = {"text": listing.tools[0].raw["description"]}
-                self.member.write(listing_key(server), told, self.wall)
+                self.member.write(record_key("listing", server), told, self.wall)
                 self._pin(server)
             case do.Withdraw(removed=False):
                 self.catalog = self.catalog.withdraw(server)
@@ -225,14 +222,14 @@ class Replica:
         self.unpinned.discard(server)
         for item in source.listing.tools:
             pinned = {"text": item.raw["description"]}
-            if self.member.write(pin_key(server, item.name), pinned, self.wall, first=True) is not None:
-                self.world.first_seen.setdefault(pin_key(server, item.name), int(str(pinned["text"])[1:]))
+            if self.member.write(record_key("pin", server, item.name), pinned, self.wall, first=True) is not None:
+                self.world.first_seen.setdefault(record_key("pin", server, item.name), int(str(pinned["text"])[1:]))
 
     def _share(self, server: str, evidence: on.Event) -> None:
-        known = self.member.book.get(evidence_key(server))
+        known = self.member.book.get(record_key("evidence", server))
         if isinstance(evidence, on.PeerRecovered) and (known is None or record_value(known).get("up") is not False):
             return
-        self.member.write(evidence_key(server), evidence_value(evidence, DEFINITION), self.wall, again=True)
+        self.member.write(record_key("evidence", server), evidence_value(evidence, DEFINITION), self.wall, again=True)
         self.plan_exchange()
 
     def _wake(self, server: str, slot: _Slot, number: int, at: float) -> None:
@@ -391,7 +388,7 @@ class Replica:
 
     def _apply(self, record: FleetRecord) -> None:
         kind = record.key.partition("/")[0]
-        server = pinned_tool(record.key)[0]
+        server = keyed_tool(record.key)[0]
         if kind == "switch":
             self._follow(server, off=record_value(record).get("off") is True)
         elif kind == "evidence" and server in self.slots:
@@ -422,9 +419,9 @@ class Replica:
 
     def switch(self, server: str, *, off: bool, answer: Callable[[bool], None]) -> str:
         """An operator disables or enables a server here; ``answer`` gets whether it holds everywhere."""
-        ticket = self.member.write(switch_key(server), {"off": off}, self.wall, again=True)
+        ticket = self.member.write(record_key("switch", server), {"off": off}, self.wall, again=True)
         self._follow(server, off=off)
-        record = self.member.book.get(switch_key(server))
+        record = self.member.book.get(record_key("switch", server))
         assert record is not None
         if ticket is None:
             ticket = Ticket(record.key, record.stamp)
@@ -433,8 +430,8 @@ class Replica:
 
     def approve(self, server: str, tool: str, text: int, answer: Callable[[bool], None]) -> str:
         """An operator approves the current version of a tool here."""
-        ticket = self.member.write(pin_key(server, tool), {"text": f"v{text}"}, self.wall)
-        record = self.member.book.get(pin_key(server, tool))
+        ticket = self.member.write(record_key("pin", server, tool), {"text": f"v{text}"}, self.wall)
+        record = self.member.book.get(record_key("pin", server, tool))
         assert record is not None
         self._await(ticket or Ticket(record.key, record.stamp), answer)
         return record.stamp
@@ -467,7 +464,7 @@ class Replica:
 
     def kept(self) -> tuple[FleetRecord, ...]:
         """What its state file has: switches and pins."""
-        return tuple(r for r in self.member.book if r.key.startswith(("switch/", "pin/")))
+        return tuple(r for r in self.member.book.values() if r.key.startswith(("switch/", "pin/")))
 
     # Calls.
 
@@ -492,7 +489,7 @@ class Replica:
             return Answer("unknown")
         entry = self.catalog.entry(self.catalog.names.get(key, ""), Kind.TOOL)
         text = int(str(entry.item.raw["description"])[1:]) if entry is not None else 0
-        pin = self.member.book.get(pin_key(server, key.original))
+        pin = self.member.book.get(record_key("pin", server, key.original))
         if pin is None or record_value(pin) != {"text": f"v{text}"}:
             return Answer("held", server, text)
         decision, effects = slot.machine.admit(self.world.now)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from holdfast.core import FleetRecord, NameKey, State, evidence_key, pin_key, record_value, switch_key
+from holdfast.core import FleetRecord, NameKey, State, record_key, record_value
 from holdfast.front.session_id import SessionTicket
 from holdfast.keys import KeyRing
 from tests.simulation.clients import CLIENTS, SimClients
@@ -257,7 +257,7 @@ class _Run:
         well = server.mode == "up" and self.world.reaches(replica.name, server.name)
         generation = slot.machine.connection
         stands = generation is not None and slot.connections.get(generation) == server.incarnation
-        pin = replica.member.book.get(pin_key(found.server, found.original))
+        pin = replica.member.book.get(record_key("pin", found.server, found.original))
         entry = replica.catalog.entry(name)
         same = entry is not None and pin is not None and record_value(pin) == {"text": entry.item.raw["description"]}
         return well and stands and same and slot.machine.breaker.state.value == "closed"
@@ -269,7 +269,7 @@ class _Run:
             self.result.served += 1
         if answer.kind == "served" and answer.text:
             allowed = self.approved.get(answer.server, set())
-            first = self.world.first_seen.get(pin_key(answer.server, "search"))
+            first = self.world.first_seen.get(record_key("pin", answer.server, "search"))
             if first is not None and answer.text != first and answer.text not in allowed:
                 raise Broken(
                     f"call {number} ran v{answer.text} of {answer.server}: seen first v{first}, approved {allowed}"
@@ -299,7 +299,7 @@ class _Run:
     def _switch(self, action: Action) -> None:
         replica = self.replica(action.who)
         if replica.runs and action.server in replica.config.prefixes:
-            decision = _Decision(switch_key(action.server), "")
+            decision = _Decision(record_key("switch", action.server), "")
             decision.stamp = replica.switch(action.server, off=bool(action.value), answer=partial(self._told, decision))
             self.decisions.append(decision)
 
@@ -309,7 +309,7 @@ class _Run:
             return
         text = self.world.servers[action.server].text
         self.approved.setdefault(action.server, set()).add(text)
-        decision = _Decision(pin_key(action.server, action.text), "")
+        decision = _Decision(record_key("pin", action.server, action.text), "")
         decision.stamp = replica.approve(action.server, action.text, text, partial(self._told, decision))
         self.decisions.append(decision)
 
@@ -424,7 +424,7 @@ class _Run:
         """What is in no process, in no store and in no file any more is gone: that is not the protocol's fault."""
         held: dict[str, str] = {record.key: record.stamp for record in kept}
         for replica in self.world.replicas.values():
-            for record in replica.member.book if replica.alive else ():
+            for record in replica.member.book.values() if replica.alive else ():
                 held[record.key] = max(record.stamp, held.get(record.key, ""))
         for key, (_, record) in self.world.store.state.records.items():
             held[key] = max(record.stamp, held.get(key, ""))
@@ -541,7 +541,7 @@ class _Run:
 
 def _is_denied(replica: Replica, server: str) -> bool:
     """Whether a server denied the latest dial, of this replica or of another one."""
-    evidence = replica.member.book.get(evidence_key(server))
+    evidence = replica.member.book.get(record_key("evidence", server))
     told = evidence is not None and record_value(evidence).get("status") == "denied"
     return told or replica.slots[server].machine.state is State.DENIED
 

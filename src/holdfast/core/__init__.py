@@ -206,15 +206,12 @@ if TYPE_CHECKING:
         SharedStore as SharedStore,
         VersionClock as VersionClock,
         evidence_event as evidence_event,
-        evidence_key as evidence_key,
         evidence_value as evidence_value,
         is_stamp as is_stamp,
-        listing_key as listing_key,
-        pin_key as pin_key,
-        pinned_tool as pinned_tool,
+        keyed_tool as keyed_tool,
+        record_key as record_key,
         record_value as record_value,
         stamp as stamp,
-        switch_key as switch_key,
     )
     from holdfast.core.search import (
         SYNONYMS as SYNONYMS,

@@ -46,7 +46,7 @@ from holdfast.core import (
     Ticket,
     Unused,
     events as on,
-    pinned_tool,
+    keyed_tool,
     record_value,
 )
 from holdfast.fleet.peers import Peers
@@ -274,7 +274,7 @@ class Fleet:
         if kind in ("question", "verdict"):
             self.questions.learn(kind, rest, value)
             return
-        server, tool = pinned_tool(record.key)
+        server, tool = keyed_tool(record.key)
         definition = self.state.host.definition_of(server)
         if definition is None:
             return

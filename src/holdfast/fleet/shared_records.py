@@ -40,13 +40,10 @@ from holdfast.core import (
     Ticket,
     events as on,
     evidence_event,
-    evidence_key,
     evidence_value,
-    listing_key,
-    pin_key,
-    pinned_tool,
+    keyed_tool,
+    record_key,
     replica_tag,
-    switch_key,
 )
 from holdfast.fleet.presence import Presence
 from holdfast.hub import listing_from, listing_pieces
@@ -91,7 +88,7 @@ class SharedEvidence:
         # That a server is up is news only if the fleet holds it for down: else each start of a replica would tell it.
         is_news = not isinstance(evidence, on.PeerRecovered) or self._is_down(server)
         if definition is not None and is_news:
-            self._state.write(evidence_key(server), evidence_value(evidence, definition), again=True)
+            self._state.write(record_key("evidence", server), evidence_value(evidence, definition), again=True)
 
     def learn(self, server: str, definition: str, record: FleetRecord) -> None:
         """Another replica learned something about a server."""
@@ -113,7 +110,7 @@ class SharedEvidence:
         return found | dict.fromkeys(member.probes.told(), member.replica)
 
     def _is_down(self, server: str) -> bool:
-        known = self._state.kept(evidence_key(server))
+        known = self._state.kept(record_key("evidence", server))
         return known is not None and known.get("up") is False
 
 
@@ -139,11 +136,11 @@ class SharedDecisions:
 
     def note_pin(self, server: str, tool: str, text: Mapping[str, Any], approved: bool) -> None:
         """A tool was seen for the first time, or its change was approved."""
-        self._state.write(pin_key(server, tool), {"text": text}, first=not approved)
+        self._state.write(record_key("pin", server, tool), {"text": text}, first=not approved)
 
     def note_switch(self, server: str, disabled: bool) -> None:
         """An operator enabled or disabled a server here."""
-        self._state.write(switch_key(server), {"off": disabled}, again=True)
+        self._state.write(record_key("switch", server), {"off": disabled}, again=True)
 
     def learn(self, kind: str, server: str, tool: str, value: Mapping[str, Any]) -> None:
         """Another replica decided something."""
@@ -156,7 +153,7 @@ class SharedDecisions:
         """Share what was decided here before this hub joined, unless the fleet decided otherwise."""
         for server in self._state.host.disabled_servers():
             # A decision of the fleet is newer than what this hub kept while it was away.
-            if self._state.kept(switch_key(server)) is None:
+            if self._state.kept(record_key("switch", server)) is None:
                 self.note_switch(server, disabled=True)
 
     @property
@@ -164,7 +161,7 @@ class SharedDecisions:
         """The servers whose switch or approvals hold on this replica only, because the store does not answer."""
         if self._state.is_shared:
             return ()
-        return tuple(dict.fromkeys(pinned_tool(key)[0] for key in self._state.member.outbox.decisions()))
+        return tuple(dict.fromkeys(keyed_tool(key)[0] for key in self._state.member.outbox.decisions()))
 
     async def scope(self, server: str) -> str:
         """Where the latest switch and approvals of a server hold, in words. It waits, two seconds at most."""
@@ -175,11 +172,11 @@ class SharedDecisions:
 
     def _tickets(self, server: str) -> list[Ticket]:
         """The latest switch and approvals of a server."""
-        pins, book = pin_key(server, ""), self._state.member.book
+        pins, book = record_key("pin", server, ""), self._state.member.book
         return [
             Ticket(record.key, record.stamp)
-            for record in book
-            if record.key == switch_key(server) or record.key.startswith(pins)
+            for record in book.values()
+            if record.key == record_key("switch", server) or record.key.startswith(pins)
         ]
 
     async def _is_everywhere(self, tickets: Iterable[Ticket]) -> bool:
@@ -289,9 +286,9 @@ class SharedListings:
                 continue
             digest, content = await anyio.to_thread.run_sync(packed, listing)
             self._hashes[server] = digest
-            if (self._state.kept(listing_key(server)) or {}).get("hash") != digest:
+            if (self._state.kept(record_key("listing", server)) or {}).get("hash") != digest:
                 value = {"definition": definition, "hash": digest, "content": content}
-                self._state.write(listing_key(server), value)
+                self._state.write(record_key("listing", server), value)
 
     def learn(self, server: str, definition: str, value: Mapping[str, Any]) -> None:
         """Another replica published a listing."""

@@ -101,8 +101,6 @@ class Outbox:
         self.unsent: dict[str, None] = dict.fromkeys(keys)
         self.drops: dict[str, None] = {}
         """The keys of records that are over, and that the store may still have."""
-        self._stored: dict[str, str] = {}
-        """The stamps that the store is known to have."""
         self.arrived: dict[str, tuple[str, int, str]] = {}
         """The epoch and sequence number of the store after a key was written, and the stamp, for tickets."""
 
@@ -112,7 +110,7 @@ class Outbox:
 
     def begin_again(self, keys: Iterable[str]) -> None:
         """The store has lost what it had, or is another one."""
-        self._stored, self.arrived = {}, {}
+        self.arrived = {}
         self.unsent = dict.fromkeys(keys)
 
     def wrote(self, key: str) -> None:
@@ -122,19 +120,17 @@ class Outbox:
     def forget(self, key: str) -> None:
         """A record is over."""
         self.drops[key] = None
-        for known in (self.unsent, self._stored, self.arrived):
+        for known in (self.unsent, self.arrived):
             known.pop(key, None)
 
     def taken(self, record: FleetRecord, known: FleetRecord | None, reply: FleetReply) -> None:
-        """The store took a record that was sent, or has a later one."""
-        self._stored[record.key] = max(self._stored.get(record.key, ""), record.stamp)
-        if known is not None and self._stored[record.key] >= known.stamp:
+        """The store took a record that was sent, or has a later one; ``known`` is the one of the copy by now."""
+        if known is not None and record.stamp >= known.stamp:
             self.unsent.pop(record.key, None)
             self.arrived[record.key] = (reply.epoch, reply.sequence, record.stamp)
 
     def found(self, record: FleetRecord, known: FleetRecord | None, reply: FleetReply) -> None:
         """The store has a record; ``known`` is the one of the copy, which is sent if it is later."""
-        self._stored[record.key] = max(self._stored.get(record.key, ""), record.stamp)
         self.arrived[record.key] = (reply.epoch, reply.sequence, record.stamp)
         if known is not None and known.stamp > record.stamp:
             self.unsent[record.key] = None
@@ -210,7 +206,7 @@ class FleetMember:
     ) -> None:
         self.replica = replica
         self.about = dict(about or {})
-        self.book = RecordBook(records)
+        self.book = RecordBook()
         self.pace = ExchangePace()
         self.probes = ProbeClaims(replica, self.book, using, replicas=lambda: self.peers, hurry=self.pace.hurry)
         """The rights to probe that this replica wants and has."""
@@ -224,10 +220,11 @@ class FleetMember:
         """Whether the whole store was read in this run."""
         self.expiring = ExpiringKeys()
         self._versions = VersionClock()
-        for record in self.book:
+        for record in records:
+            self.book.merge(record)
             self._versions.saw(record.stamp)
             self.expiring.note(record)
-        self.outbox = Outbox(record.key for record in self.book)
+        self.outbox = Outbox(self.book)
         self._epoch, self._cursor = "", 0
         self._last_good: float | None = None
         self._first_try: float | None = None
@@ -285,7 +282,7 @@ class FleetMember:
         if self.is_alone:
             return
         for key in self.expiring.take_over(wall):
-            if self.book.remove(key) is not None:
+            if self.book.pop(key, None) is not None:
                 self.outbox.forget(key)
 
     # Exchanges.
@@ -343,7 +340,7 @@ class FleetMember:
         if restarted:
             if self._last_good is not None:
                 self._expected = frozenset(self.peers), now + PRESENT_SECONDS
-            self.outbox.begin_again(record.key for record in self.book)
+            self.outbox.begin_again(self.book)
         if self.is_alone or self._last_good is None or restarted:
             happened.append(Connected(emptied=emptied))
             self._found_at = began

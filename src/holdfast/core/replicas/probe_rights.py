@@ -23,7 +23,7 @@ from itertools import islice
 from typing import TypeAlias
 
 from holdfast.core.replicas.agreement import preferred
-from holdfast.core.replicas.store import BATCH, Claim, ClaimAnswer, ClaimRelease, RecordBook, evidence_key
+from holdfast.core.replicas.store import BATCH, Claim, ClaimAnswer, ClaimRelease, RecordBook, record_key
 
 __all__ = ["Granted", "ProbeClaims", "ProbeRight", "Unused"]
 
@@ -137,7 +137,7 @@ class ProbeClaims:
 
     def turns(self, server: str) -> list[str]:
         """The replicas in the order in which they may try a server."""
-        evidence = self._book.get(evidence_key(server))
+        evidence = self._book.get(record_key("evidence", server))
         # This replica is one of them, also before the store has heard of it.
         present = {*self._replicas(), self._replica}
         order = preferred(server, evidence.stamp if evidence is not None else "", present)

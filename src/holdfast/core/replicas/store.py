@@ -28,10 +28,10 @@ from __future__ import annotations
 import heapq
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote, unquote
 
 from holdfast.core.lifecycle.events import Event, PeerRecovered, PeerTripped
@@ -51,17 +51,14 @@ __all__ = [
     "SharedStore",
     "VersionClock",
     "evidence_event",
-    "evidence_key",
     "evidence_value",
     "expires_at",
     "first_stamp",
     "is_stamp",
-    "listing_key",
-    "pin_key",
-    "pinned_tool",
+    "keyed_tool",
+    "record_key",
     "record_value",
     "stamp",
-    "switch_key",
 ]
 
 _LARGEST = 2**63
@@ -115,35 +112,16 @@ class VersionClock:
         self._last = max(self._last, number if text[:1] == _RANK_DECIDED else _LARGEST - number)
 
 
-class RecordBook:
-    """One replica's copy of all records. It outlives the store."""
-
-    def __init__(self, records: Iterable[FleetRecord] = ()) -> None:
-        self._records: dict[str, FleetRecord] = {}
-        for record in records:
-            self.merge(record)
-
-    def __iter__(self) -> Iterator[FleetRecord]:
-        return iter(self._records.values())
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def get(self, key: str) -> FleetRecord | None:
-        """The record of this key."""
-        return self._records.get(key)
+class RecordBook(dict[str, FleetRecord]):
+    """One replica's copy of all records, by their keys. It outlives the store."""
 
     def merge(self, record: FleetRecord) -> bool:
         """Take a record; False if the copy has it already, or has a later one."""
-        known = self._records.get(record.key)
+        known = self.get(record.key)
         if known is not None and known.stamp >= record.stamp:
             return False
-        self._records[record.key] = record
+        self[record.key] = record
         return True
-
-    def remove(self, key: str) -> FleetRecord | None:
-        """Forget a record that is over."""
-        return self._records.pop(key, None)
 
 
 _STATUSES = frozenset({"transient", "permanent", "denied"})
@@ -153,28 +131,17 @@ LONGEST_WAIT = 600.0
 """Seconds. A peer may postpone the next try by this much; the slowest schedule of a hub is faster."""
 
 
-def switch_key(server: str) -> str:
-    """The key of the record that says whether a server is disabled."""
-    return f"switch/{quote(server, safe='')}"
+def record_key(kind: Literal["switch", "pin", "evidence", "listing"], server: str, *tool: str) -> str:
+    """The key of what replicas share of a server.
+
+    ``switch``: whether it is disabled. ``pin``: the approved version of one of its tools. ``evidence``: the latest
+    evidence about it. ``listing``: the hash of its listing.
+    """
+    return "/".join((kind, *(quote(name, safe="", errors="surrogatepass") for name in (server, *tool))))
 
 
-def pin_key(server: str, tool: str) -> str:
-    """The key of the record with the approved version of a tool."""
-    return f"pin/{quote(server, safe='')}/{quote(tool, safe='', errors='surrogatepass')}"
-
-
-def evidence_key(server: str) -> str:
-    """The key of the record with the latest evidence about a server."""
-    return f"evidence/{quote(server, safe='')}"
-
-
-def listing_key(server: str) -> str:
-    """The key of the record with the hash of a server's listing."""
-    return f"listing/{quote(server, safe='')}"
-
-
-def pinned_tool(key: str) -> tuple[str, str]:
-    """The server and the tool of a ``pin_key``; the tool is empty for other keys with a server."""
+def keyed_tool(key: str) -> tuple[str, str]:
+    """The server and the tool of a ``record_key``; the tool is empty where the key has none."""
     _, server, *tool = key.split("/")
     return unquote(server), unquote(tool[0], errors="surrogatepass") if tool else ""
 
