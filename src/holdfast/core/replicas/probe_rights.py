@@ -101,8 +101,6 @@ class ProbeClaims:
         self._replicas = replicas
         self._hurry = hurry
         self._wants: dict[str, _Want] = {}
-        self._asks: list[tuple[float, str]] = []
-        """When each right is asked for, the first on top; entries of an earlier plan are passed over."""
         self._held: dict[str, _Held] = {}
         self._definitions: dict[str, str] = {}
         self.to_release: list[ClaimRelease] = []
@@ -119,9 +117,9 @@ class ProbeClaims:
         since = max(now, at)
         if known is not None and known.round == number:
             since = min(since, known.since)  # a turn that moved to an earlier time waits from then on
-        self._wants[server] = _Want(at, number, 0.0, since)
         turn = self.turns(server).index(self._replica)
-        self._ask(server, at - LEAD_SECONDS if turn == 0 else at + GRACE_SECONDS * min(turn, LAST_TURN))
+        ask_at = at - LEAD_SECONDS if turn == 0 else at + GRACE_SECONDS * min(turn, LAST_TURN)
+        self._wants[server] = _Want(at, number, ask_at, since)
 
     def release(self, server: str, delay: float) -> None:
         """The right was used, or is not needed. The store is told soon, if it gave the right."""
@@ -149,24 +147,15 @@ class ProbeClaims:
 
     def first_ask(self) -> float:
         """When the store is to be asked for the next right."""
-        while self._asks:
-            at, server = self._asks[0]
-            want = self._wants.get(server)
-            if want is not None and want.ask_at == at:
-                return at
-            heapq.heappop(self._asks)
-        return math.inf
+        return min((want.ask_at for want in self._wants.values()), default=math.inf)
 
     def claims(self, now: float) -> list[Claim]:
         """What is asked of the store now."""
-        due: list[str] = []
-        while self.first_ask() <= now and len(due) < BATCH:
-            due.append(heapq.heappop(self._asks)[1])
-        for server in due:  # it is asked again, unless an answer changes that
-            self._ask(server, self._wants[server].ask_at)
-        wanted = ((server, self._wants[server]) for server in dict.fromkeys(due))
+        due = ((want.ask_at, server) for server, want in self._wants.items() if want.ask_at <= now)
+        # Each is asked again, unless an answer changes that.
         asked = [
-            Claim(_key(self._definitions, server), max(0.0, want.at - now) + PROBE_SECONDS) for server, want in wanted
+            Claim(_key(self._definitions, server), max(0.0, self._wants[server].at - now) + PROBE_SECONDS)
+            for _, server in heapq.nsmallest(BATCH, due)
         ]
         # Only a right that is in use is kept: one that waits for a call which does not come would shut out all others.
         kept = [
@@ -196,7 +185,7 @@ class ProbeClaims:
             return []
         if not answer.granted:
             # A holder that uses it gives it back at the end of the wait; the grace lets that release come first.
-            self._ask(server, now + max(answer.wait, SOONEST_SECONDS) + (GRACE_SECONDS if answer.holder else 0.0))
+            want.ask_at = now + max(answer.wait, SOONEST_SECONDS) + (GRACE_SECONDS if answer.holder else 0.0)
             return []
         return [self._grant(server, max(began, want.at) + PROBE_SECONDS, local=False)]
 
@@ -223,10 +212,6 @@ class ProbeClaims:
         """When ``tick`` has something to do at the latest, if no exchange succeeds."""
         grants = [want.at for want in self._wants.values()] if alone else []
         return min([*grants, *(held.until for held in self._held.values())], default=None)
-
-    def _ask(self, server: str, at: float) -> None:
-        self._wants[server].ask_at = at
-        heapq.heappush(self._asks, (at, server))
 
     def _grant(self, server: str, until: float, *, local: bool) -> Granted:
         self._wants.pop(server, None)
