@@ -120,28 +120,19 @@ def _signature(key: bytes, content: bytes, size: int) -> bytes:
 
 
 class Mac:
-    """HMAC with SHA-256 (RFC 2104) of many contents with one key.
+    """HMAC with SHA-256 of many contents with one key.
 
-    The two keyed states are made once. ``hmac.digest`` makes them for each content: 5 µs for 400 bytes, and this 1 µs.
+    The keyed state is made once and copied: that takes two thirds of the time of ``hmac.digest``.
     """
 
     def __init__(self, key: bytes) -> None:
-        if len(key) > _BLOCK:
-            raise ValueError(f"a key has at most {_BLOCK} bytes")
-        padded = key.ljust(_BLOCK, b"\0")
-        self._inner = hashlib.sha256(bytes(one ^ 0x36 for one in padded))
-        self._outer = hashlib.sha256(bytes(one ^ 0x5C for one in padded))
+        self._keyed = hmac.new(key, digestmod=hashlib.sha256)
 
     def digest(self, content: bytes | memoryview) -> bytes:
         """The signature of a content."""
-        inner, outer = self._inner.copy(), self._outer.copy()
-        inner.update(content)
-        outer.update(inner.digest())
-        return outer.digest()
+        keyed = self._keyed.copy()
+        keyed.update(content)
+        return keyed.digest()
 
     def __repr__(self) -> str:
         return "<Mac>"
-
-
-_BLOCK: Final = 64
-"""Bytes that SHA-256 works on at a time."""
