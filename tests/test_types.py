@@ -13,8 +13,7 @@ from typing import Any, get_args
 import pytest
 
 from holdfast import LoadResult, MCPServerLoadOutcome, Tool
-from holdfast.types import CallResult, LoadStatus, ProgressFn
-from holdfast.wire.listing import ToolInfo
+from holdfast.types import CallResult, LoadStatus, ProgressFn, ToolInfo
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ __all__ = [
     "MCPServerLoadOutcome",
     "ProgressFn",
     "Tool",
-    "ToolDescription",
+    "ToolInfo",
     "check_timeout",
 ]
 
@@ -60,23 +60,17 @@ class CallResult:
         )
 
 
-class ToolDescription(Protocol):
-    """What a ``Tool`` needs to know of the tool that it stands for."""
+@dataclass(frozen=True, kw_only=True)
+class ToolInfo:
+    """A tool as its server describes it."""
 
-    @property
-    def name(self) -> str: ...  # noqa: D102 - see Tool
-    @property
-    def title(self) -> str | None: ...  # noqa: D102
-    @property
-    def description(self) -> str: ...  # noqa: D102
-    @property
-    def input_schema(self) -> Mapping[str, Any]: ...  # noqa: D102
-    @property
-    def output_schema(self) -> Mapping[str, Any] | None: ...  # noqa: D102
-    @property
-    def annotations(self) -> Mapping[str, Any]: ...  # noqa: D102
-    @property
-    def meta(self) -> Mapping[str, Any]: ...  # noqa: D102
+    name: str
+    title: str | None = None
+    description: str = ""
+    input_schema: Mapping[str, Any] = field(default_factory=dict)
+    output_schema: Mapping[str, Any] | None = None
+    annotations: Mapping[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
 
 
 CallFunction: TypeAlias = Callable[[str, Mapping[str, Any], ProgressFn | None, float | None], Awaitable[CallResult]]
@@ -88,7 +82,7 @@ class Tool:
 
     __slots__ = ("_call", "_info", "server_id")
 
-    def __init__(self, server_id: str, info: ToolDescription, call: CallFunction) -> None:
+    def __init__(self, server_id: str, info: ToolInfo, call: CallFunction) -> None:
         self.server_id = server_id
         self._info = info
         self._call = call

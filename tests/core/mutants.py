@@ -168,7 +168,7 @@ class ParksTransientSlowly(Lifecycle):
 class AsksTheDeniedEverySecond(Lifecycle):
     def plan_denied(self, step: Step, *, unconfirmed: bool) -> None:
         super().plan_denied(step, unconfirmed=unconfirmed)
-        self.timers.set(SelfProbeDue, step.now + 1.0)
+        self.timers[SelfProbeDue] = step.now + 1.0
 
 
 class HasNoCooldown(Breaker):

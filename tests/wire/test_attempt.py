@@ -13,8 +13,8 @@ from holdfast.config.spec import ServerSpec
 from holdfast.core.evidence import NetworkFailure, NetworkFault, TimedOut, Unexpected
 from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure
+from holdfast.types import ToolInfo
 from holdfast.wire.dial import Attempt, Dialer, evidence_in
-from holdfast.wire.listing import ToolInfo
 from holdfast.wire.session import Connection
 from holdfast.wire.warden import Warden
 from tests.peers.http_fault import closed_port

@@ -265,27 +265,15 @@ class Gate:
         return counts
 
 
+@dataclass(slots=True)
 class _Doubt:
     """The connection on which something failed, and which has not answered since."""
 
-    def __init__(self) -> None:
-        self.connection: int | None = None
-        self.failures = 0
-        """How many failures were counted on it since then."""
-        self.dial_excused = False
-        """Whether the next failed dial belongs to a failure that is counted already."""
-
-    def __repr__(self) -> str:
-        return f"<_Doubt of {self.connection} failures={self.failures} excused={self.dial_excused}>"
-
-    def grow(self, connection: int | None) -> None:
-        """One more failure on a connection. No other is in doubt: the doubt of one ends before the next is made."""
-        self.connection = connection
-        self.failures += 1
-
-    def end(self) -> None:
-        """No connection is in doubt."""
-        self.connection, self.failures, self.dial_excused = None, 0, False
+    connection: int | None = None
+    failures: int = 0
+    """How many failures were counted on it since then."""
+    dial_excused: bool = False
+    """Whether the next failed dial belongs to a failure that is counted already."""
 
 
 class Breaker(Gate):
@@ -326,7 +314,7 @@ class Breaker(Gate):
     def connected(self, connection: int, now: float) -> BreakerEvent | None:
         """A dial succeeded: closes, unless calls failed on a connection that stood, and keeps earlier failures."""
         self._oldest_connection = max(self._oldest_connection, connection)
-        self._doubt.end()
+        self._doubt = _Doubt()
         self._connected_at = now
         self._earlier_trips = self.trips
         return None if self.by_calls else self._close(now)
@@ -363,9 +351,7 @@ class Breaker(Gate):
         if connection >= self._oldest_connection:
             self._oldest_connection = connection + 1
             # A dial that follows a failed connection meets the same outage; one after a clean end meets a new one.
-            excused = connection == self._doubt.connection
-            self._doubt.end()
-            self._doubt.dial_excused = excused
+            self._doubt = _Doubt(dial_excused=connection == self._doubt.connection)
 
     def answered(self, connection: int) -> None:
         """A connection answered: what failed on it before counts, and a later loss is another failure."""
@@ -393,7 +379,7 @@ class Breaker(Gate):
         """A new try was asked for: closed, and outcomes of calls in flight are late."""
         self.generation += 1  # a call from before the person acted must not open it again
         self._failures.clear()
-        self._doubt.end()
+        self._doubt = _Doubt()
         return self._close(now)
 
     def reset(self, now: float) -> BreakerEvent | None:
@@ -403,8 +389,12 @@ class Breaker(Gate):
         return event
 
     def _failed_on(self, connection: int | None, now: float, *, call: bool = False) -> BreakerEvent | None:
-        """Count a failure on a connection, which is in doubt from now on."""
-        self._doubt.grow(connection)
+        """Count a failure on a connection, which is in doubt from now on.
+
+        No other is in doubt: the doubt of one ends before the next is made.
+        """
+        self._doubt.connection = connection
+        self._doubt.failures += 1
         return self._failed(now, call=call)
 
     def _failed(self, now: float, *, call: bool = False) -> BreakerEvent | None:
@@ -422,7 +412,7 @@ class Breaker(Gate):
 
     def _forget(self) -> None:
         self._failures.clear()
-        self._doubt.end()
+        self._doubt = _Doubt()
         self.trips = self._earlier_trips = 0
 
 

@@ -399,17 +399,11 @@ class Catalog(CatalogNames):
 
     def withdraw(self, server: str) -> Catalog:
         """Stop showing a server's items: it was disabled. Their names stay its own."""
-        source = self.servers.get(server)
-        if source is None or source.withdrawn:
-            return self
-        return self._with(server, replace(source, withdrawn=True))
+        return self._shown(server, withdrawn=True)
 
     def reinstate(self, server: str) -> Catalog:
         """Show the last good listing of a server again: it was enabled."""
-        source = self.servers.get(server)
-        if source is None or not source.withdrawn:
-            return self
-        return self._with(server, replace(source, withdrawn=False))
+        return self._shown(server, withdrawn=False)
 
     def remove(self, server: str) -> Catalog:
         """Forget a server: it is no longer configured."""
@@ -417,8 +411,12 @@ class Catalog(CatalogNames):
             return self
         return self.arrange({name: source.prefix for name, source in self.servers.items() if name != server})
 
-    def _with(self, server: str, source: CatalogSource) -> Catalog:
-        return replace(self, version=self.version + 1, servers={**self.servers, server: source})
+    def _shown(self, server: str, *, withdrawn: bool) -> Catalog:
+        source = self.servers.get(server)
+        if source is None or source.withdrawn is withdrawn:
+            return self
+        servers = {**self.servers, server: replace(source, withdrawn=withdrawn)}
+        return replace(self, version=self.version + 1, servers=servers)
 
     def _named(self, listings: Iterable[tuple[Listing, bool]]) -> Catalog:
         """The next snapshot, with these listings; each comes with whether it is withdrawn."""

@@ -393,7 +393,7 @@ def _call_asks_in(machine: Machine, now: float) -> float | None:
         return max(0.0, life.refuses_until - now, machine.breaker.retry_in(now))
     if life.lease is None or life.lease.shut is None:
         return None
-    listing_at = life.timers.at(RefreshDue)
+    listing_at = life.timers.get(RefreshDue)
     return max(0.0, listing_at - now) if listing_at is not None else 0.0
 
 
@@ -402,7 +402,7 @@ def _retry_in(machine: Machine, now: float) -> float | None:
         return 0.0
     if machine.life.waiting is not None:
         return machine.breaker.policy.probe_wait  # the right to probe comes, or the result of the peer that has it
-    plans = [machine.life.timers.at(kind) for kind in (RetryDue, SelfProbeDue, AddressCheckDue)]
+    plans = [machine.life.timers.get(kind) for kind in (RetryDue, SelfProbeDue, AddressCheckDue)]
     return min((max(0.0, at - now) for at in plans if at is not None), default=None)
 
 

@@ -31,8 +31,8 @@ from holdfast.core import Evidence, Redactor, TimedOut, Verdict, classify_eviden
 from holdfast.errors import CallFailed, UnknownServer, UnknownTool, UsageError
 from holdfast.hub.lease import ServerCache, bad_definition, is_shown
 from holdfast.hub.limits import DialLimit
-from holdfast.types import CallResult, LoadResult, MCPServerLoadOutcome, ProgressFn, Tool
-from holdfast.wire import SHORTEST_DIAL, Attempt, Connection, Dialer, Starting, ToolInfo, Warden, evidence_in
+from holdfast.types import CallResult, LoadResult, MCPServerLoadOutcome, ProgressFn, Tool, ToolInfo
+from holdfast.wire import SHORTEST_DIAL, Attempt, Connection, Dialer, Starting, Warden, evidence_in
 
 if TYPE_CHECKING:
     from holdfast.hub.hub import Hub

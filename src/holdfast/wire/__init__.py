@@ -70,7 +70,6 @@ if TYPE_CHECKING:
     from holdfast.wire.listing import (
         Offer as Offer,
         Offers as Offers,
-        ToolInfo as ToolInfo,
         read_template as read_template,
         task_support as task_support,
         tool_info as tool_info,

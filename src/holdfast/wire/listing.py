@@ -19,7 +19,7 @@ import hashlib
 import logging
 import operator
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
@@ -47,6 +47,7 @@ from holdfast.core import (
 )
 from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
+from holdfast.types import ToolInfo
 from holdfast.wire.raw_json import BadJson, Bytes, KeyNames, RawObject, items, loads, text_of
 from holdfast.wire.rpc import first_error
 
@@ -57,7 +58,6 @@ __all__ = [
     "Offer",
     "OfferKind",
     "Offers",
-    "ToolInfo",
     "list_other_offers",
     "list_tool_offers",
     "read_template",
@@ -87,19 +87,6 @@ class ListedPage(Generic[_T]):
     count: int
     """How many items the server sent; some of them may be left out of ``items``."""
     items: tuple[_T, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ToolInfo:
-    """A tool as its server describes it."""
-
-    name: str
-    title: str | None = None
-    description: str = ""
-    input_schema: Mapping[str, Any] = field(default_factory=dict)
-    output_schema: Mapping[str, Any] | None = None
-    annotations: Mapping[str, Any] = field(default_factory=dict)
-    meta: Mapping[str, Any] = field(default_factory=dict)
 
 
 ReadOffer: TypeAlias = tuple[str, Mapping[str, Any], HeaderMap | None]

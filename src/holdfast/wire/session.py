@@ -61,7 +61,7 @@ from holdfast.core import (
 )
 from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
-from holdfast.types import CallResult, ProgressFn
+from holdfast.types import CallResult, ProgressFn, ToolInfo
 from holdfast.wire.dispatcher import ServerDispatcher
 from holdfast.wire.http.transport import HttpDispatcher, SseDispatcher
 from holdfast.wire.in_flight import CURRENT, Caller, Era, RequestInFlight
@@ -69,7 +69,6 @@ from holdfast.wire.listing import (
     HeaderMap,
     Offer,
     Offers,
-    ToolInfo,
     list_other_offers,
     list_tool_offers,
     task_support,

@@ -108,46 +108,32 @@ def aligned(at: float, period: float) -> float:
     return at - at % (period / REFRESH_STEPS)
 
 
-class Timers:
+class Timers(dict["type[Event]", float]):
     """When each kind of timer event is due. At most one time for each kind; the caller gives the time."""
-
-    def __init__(self) -> None:
-        self._due: dict[type[Event], float] = {}
-
-    def __contains__(self, kind: type[Event]) -> bool:
-        return kind in self._due
-
-    def set(self, kind: type[Event], at: float) -> None:
-        """Due at this time, in place of any time before."""
-        self._due[kind] = at
 
     def hasten(self, kind: type[Event], at: float) -> None:
         """Due at this time at the latest."""
-        self._due[kind] = min(at, self._due.get(kind, at))
+        self[kind] = min(at, self.get(kind, at))
 
     def drop(self, *kinds: type[Event]) -> None:
         """Not due any more."""
         for kind in kinds:
-            self._due.pop(kind, None)
+            self.pop(kind, None)
 
     def keep(self, allowed: Container[type[Event]]) -> None:
         """Drop the timers that a new state does not allow."""
-        self.drop(*[kind for kind in self._due if kind not in allowed])
-
-    def at(self, kind: type[Event]) -> float | None:
-        """When this kind is due, if it is."""
-        return self._due.get(kind)
+        self.drop(*[kind for kind in self if kind not in allowed])
 
     def earliest(self) -> float | None:
         """When the next of them is due."""
-        return min(self._due.values(), default=None)
+        return min(self.values(), default=None)
 
-    def pop(self, now: float) -> Event | None:
+    def take_due(self, now: float) -> Event | None:
         """Take out the event that has been due longest; None when nothing is due."""
-        kind = min(self._due, key=lambda kind: self._due[kind], default=None)
-        if kind is None or self._due[kind] > now:
+        kind = min(self, key=self.__getitem__, default=None)
+        if kind is None or self[kind] > now:
             return None
-        del self._due[kind]
+        del self[kind]
         return kind()
 
 

@@ -121,7 +121,7 @@ class Lifecycle(LifecycleState):
     def due(self, now: float) -> Iterator[Event]:
         """The timer events that are due, each after the one before has been handled."""
         self._armed = None
-        while (event := self.timers.pop(now)) is not None:
+        while (event := self.timers.take_due(now)) is not None:
             yield event
 
     def wake(self) -> tuple[WakeAt, ...]:
@@ -150,7 +150,7 @@ class Lifecycle(LifecycleState):
     def planned_tries(self) -> list[float]:
         """When the hub itself tries a server that failed; no other state has one of these timers."""
         kinds = (RetryDue, SelfProbeDue, *((AddressCheckDue,) if self.address_watch.answers else ()))
-        return [at for kind in kinds if (at := self.timers.at(kind)) is not None]
+        return [at for kind in kinds if (at := self.timers.get(kind)) is not None]
 
     def is_stale(self, event: Event) -> bool:
         """Whether the event belongs to a dial, a connection or an address check that is not the current one."""
@@ -317,7 +317,7 @@ def _disable(life: LifecycleState, _: DisableRequested, step: Step) -> None:
     life.end_watch(step)
     life.detach(step)
     if life.closing:
-        life.timers.set(CloseOverdue, step.now + life.policy.close_patience)
+        life.timers[CloseOverdue] = step.now + life.policy.close_patience
     else:
         step.then = AllClosed()
 
@@ -367,9 +367,9 @@ def _dial_succeeded(life: LifecycleState, dial: Dialing, event: DialSucceeded, s
     life.denied_since = None
     life.last_used = max(life.last_used, step.now)  # an idle time begins with the connection at the earliest
     life.end_watch(step)
-    life.timers.set(StandingDue, step.now + life.policy.standing)
+    life.timers[StandingDue] = step.now + life.policy.standing
     if life.policy.lazy:
-        life.timers.set(IdleDue, step.now + life.policy.idle_after)
+        life.timers[IdleDue] = step.now + life.policy.idle_after
     _plan_refresh(life, lease, step)
     step.do(Publish(event.generation, event.listing))
 
@@ -414,7 +414,7 @@ def _address_checked(life: LifecycleState, event: AddressChecked, step: Step) ->
         life.address_watch.pending = None
         life.try_again(Cause.WATCH, step)
     else:
-        life.timers.set(AddressCheckDue, life.address_watch.not_listening(step.now, life.policy))
+        life.timers[AddressCheckDue] = life.address_watch.not_listening(step.now, life.policy)
 
 
 # Other replicas.
@@ -439,11 +439,11 @@ def _peer_tripped(life: LifecycleState, event: PeerTripped, step: Step) -> None:
     if life.state is State.RECONNECTING:
         # The last try is made here: the peer's way to the server may be the one that is broken.
         life.attempts = max(life.attempts, min(event.attempts, len(life.policy.backoff) - 1))
-        life.timers.set(RetryDue, at)
+        life.timers[RetryDue] = at
     else:
-        life.timers.set(SelfProbeDue, at)
+        life.timers[SelfProbeDue] = at
     if life.address_watch.answers and AddressCheckDue in life.timers:
-        life.timers.set(AddressCheckDue, at)
+        life.timers[AddressCheckDue] = at
 
 
 def _peer_recovered(life: LifecycleState, _: PeerRecovered, step: Step) -> None:
@@ -527,7 +527,7 @@ def _call_waiting(life: LifecycleState, event: CallWaiting, step: Step) -> None:
 
 def _idle_later(life: LifecycleState, _: IdleDue, step: Step) -> None:
     since = step.now if life.calls else life.last_used
-    life.timers.set(IdleDue, since + life.policy.idle_after)
+    life.timers[IdleDue] = since + life.policy.idle_after
 
 
 _OFF = frozenset({State.DISABLING, State.DISABLED})
@@ -646,7 +646,7 @@ def _plan_refresh(life: LifecycleState, lease: LeaseState, step: Step) -> None:
         life.timers.hasten(RefreshDue, max(step.now, lease.listed_at + spacing))
     elif life.policy.refresh is not None:
         due = step.now + shortened(life.policy.refresh, life.policy, step.chance)
-        life.timers.set(RefreshDue, aligned(due, life.policy.refresh))
+        life.timers[RefreshDue] = aligned(due, life.policy.refresh)
 
 
 def _refresh(lease: LeaseState, step: Step) -> None:
@@ -685,7 +685,7 @@ def _refresh_failed(life: LifecycleState, lease: LeaseState, event: RefreshFaile
     # Calls and the listing are denied: ask again soon, and send no call before that.
     waits = life.policy.denied_again
     delay = waits[min(lease.denials, len(waits)) - 1]
-    life.timers.set(RefreshDue, step.now + shortened(delay, life.policy, step.chance))
+    life.timers[RefreshDue] = step.now + shortened(delay, life.policy, step.chance)
     if not was_shut:
         step.do(Emit(AccessChanged(server=life.server, denied=True, reason=event.reason, at=step.now)))
 
@@ -715,10 +715,10 @@ def adopt_policy(life: LifecycleState, policy: LifecyclePolicy, step: Step) -> N
 
 def _adopt_on_lease(life: LifecycleState, lease: LeaseState, old: LifecyclePolicy, step: Step) -> None:
     timers, policy = life.timers, life.policy
-    if (stands := timers.at(StandingDue)) is not None:
-        timers.set(StandingDue, stands + policy.standing - old.standing)
+    if (stands := timers.get(StandingDue)) is not None:
+        timers[StandingDue] = stands + policy.standing - old.standing
     if IdleDue in timers:
-        timers.set(IdleDue, life.last_used + policy.idle_after)
+        timers[IdleDue] = life.last_used + policy.idle_after
     if policy.refresh != old.refresh and not lease.refreshing:
         timers.drop(RefreshDue)
         _plan_refresh(life, lease, step)

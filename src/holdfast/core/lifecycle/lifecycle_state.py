@@ -199,7 +199,7 @@ class LifecycleState:
     def begin_dial(self, cause: Cause, step: Step) -> None:
         """Dial now; all other planned dials wait for its end."""
         # Should this dial fail, the reconnect comes at its planned time: a probe must not postpone it again and again.
-        retry_at = self.timers.at(RetryDue)
+        retry_at = self.timers.get(RetryDue)
         self.timers.drop(RetryDue, SelfProbeDue, AddressCheckDue)
         self.stop_address_check(self.address_watch.interrupt(), step)
         self.waiting = self.interest_at = None
@@ -228,7 +228,7 @@ class LifecycleState:
         left = 0.0 if planned is None else max(0.0, planned - step.now)
         delay = left or shortened(share * self.policy.backoff[self.attempts], self.policy, step.chance)
         delay = max(delay, min(retry_after or 0.0, RETRY_AFTER_CAP), self.policy.not_ready_every if answers else 0.0)
-        self.timers.set(RetryDue, step.now + delay)
+        self.timers[RetryDue] = step.now + delay
         if not left:  # else it is announced already: a server that answers 503 is asked every 2 s in between
             step.do(Emit(RetryPlanned(server=self.server, attempt=self.attempts + 1, delay=delay, at=step.now)))
 
@@ -243,7 +243,7 @@ class LifecycleState:
         elif self.evidence == "denied" and delay is not None:
             delay = max(delay, self.policy.parked)
         if delay is not None:
-            self.timers.set(SelfProbeDue, step.now + shortened(delay, self.policy, step.chance))
+            self.timers[SelfProbeDue] = step.now + shortened(delay, self.policy, step.chance)
 
     def plan_denied(self, step: Step, *, unconfirmed: bool) -> None:
         """Plan when a denied server is asked again. A denial without a decision is asked a few times soon.
@@ -257,7 +257,7 @@ class LifecycleState:
         self.unconfirmed = unconfirmed and self.denials < len(times)
         if self.unconfirmed:
             delay = max(self.denied_since + times[self.denials] - step.now, times[0])
-            self.timers.set(SelfProbeDue, step.now + shortened(delay, self.policy, step.chance))
+            self.timers[SelfProbeDue] = step.now + shortened(delay, self.policy, step.chance)
             self.denials += 1
         else:
             self.plan_self_probe(step)
@@ -277,7 +277,7 @@ class LifecycleState:
         if at is None:
             self.end_watch(step)
         else:
-            self.timers.set(AddressCheckDue, max(at, step.now + min(retry_after or 0.0, RETRY_AFTER_CAP)))
+            self.timers[AddressCheckDue] = max(at, step.now + min(retry_after or 0.0, RETRY_AFTER_CAP))
 
     def end_watch(self, step: Step) -> None:
         """Stop watching the address."""
