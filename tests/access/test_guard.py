@@ -29,7 +29,7 @@ from holdfast.errors import UsageError
 from holdfast.files import replace_file
 from holdfast.front.app import create_app
 from holdfast.hub.hub import Hub
-from tests.harness.waiting import all_blocked
+from tests.harness.waiting import all_blocked, came_true
 from tests.harness.web import serving
 
 pytestmark = pytest.mark.anyio
@@ -245,6 +245,34 @@ async def test_while_strangers_wait_for_a_key_callers_with_a_known_one_do_not(
                 answer.set()
 
 
+@pytest.mark.requirement("SEC-11", "HUB-13")
+async def test_a_caller_with_a_known_key_does_not_wait_for_an_issuer_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.access.jwt.KNOWN_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.access.jwt.KEPT_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.access.jwt.FETCH_SECONDS", 60.0)
+    issuer, answer = Issuer(), anyio.Event()
+    issuer.works = True
+
+    async def keys(request: Request) -> Response:
+        found = await issuer.keys(request)
+        if issuer.asked > 1:
+            await answer.wait()
+        return found
+
+    async with serving(Starlette(routes=[Route("/keys", keys)])) as base:
+        verify = JwtVerifier(issuer="i", audience="hub", keys=f"{base}/keys")
+        try:
+            with anyio.fail_after(10):
+                for _ in range(3):
+                    assert await verify(issuer.signed("one")) == Principal(name="i#ada")
+            await came_true(lambda: issuer.asked == 2)
+        finally:
+            answer.set()
+        assert await verify(issuer.signed("stranger")) is None
+
+
 @pytest.mark.requirement("SEC-11")
 async def test_unknown_keys_share_one_fetch_and_a_pause_follows_it() -> None:
     issuer, asked, answer = Issuer(), anyio.Event(), anyio.Event()
@@ -287,7 +315,7 @@ async def test_a_token_is_valid_by_the_keys_at_hand_while_the_issuer_is_down(mon
         assert await verify(issuer.signed("one")) == Principal(name="i#ada")
         issuer.works = False
         assert await verify(issuer.signed("one")) == Principal(name="i#ada")
-        assert issuer.asked == 2, "an old set is asked for again"
+        await came_true(lambda: issuer.asked == 2)  # an old set is asked for again
         monkeypatch.setattr("holdfast.access.jwt.STALE_SECONDS", 0.0)
         assert await verify(issuer.signed("one")) is None
 

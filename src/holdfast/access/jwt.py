@@ -30,6 +30,7 @@ their secrets are removed.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -215,20 +216,22 @@ class _PublishedKeys:
         self._keys: dict[str, jwt.PyJWK] = {}
         self._fetched_at = -math.inf
         self._not_before = -math.inf
-        self._fetching: anyio.Event | None = None
+        self._fetching: asyncio.Task[None] | None = None
 
     async def __call__(self, kid: object) -> _Key | None:
-        """Return a key; None if it is not known."""
-        age = time.monotonic() - self._fetched_at
-        key = self._known(kid)
-        if key is not None and age < KEPT_SECONDS:
+        """Return a key; None if it is not known.
+
+        Who has a known key never waits, also where the set is old: an issuer that hangs would delay each of its users.
+        """
+        key, now = self._known(kid), time.monotonic()
+        if key is not None and now - self._fetched_at < KEPT_SECONDS:
             return key
-        if self._fetching is not None:
-            if key is None:
-                await self._fetching.wait()
-        elif time.monotonic() >= self._not_before:
-            await self._fetch()
-        return self._known(kid)
+        if self._fetching is None and now >= self._not_before:
+            self._fetching = asyncio.create_task(self._fetch())
+        if key is None and self._fetching is not None:
+            await asyncio.shield(self._fetching)  # one who gives up ends the fetch for no other
+            key = self._known(kid)
+        return key
 
     def _known(self, kid: object) -> _Key | None:
         fresh = time.monotonic() - self._fetched_at < STALE_SECONDS
@@ -236,17 +239,14 @@ class _PublishedKeys:
 
     async def _fetch(self) -> None:
         """Fetch the set, for all who wait; what goes wrong shows in a key that stays unknown."""
-        self._fetching = anyio.Event()
         pause = PAUSE_SECONDS
         try:
-            with anyio.CancelScope(shield=True):
-                self._keys = await anyio.to_thread.run_sync(_fetch_keys, self._url)
+            self._keys = await anyio.to_thread.run_sync(_fetch_keys, self._url, abandon_on_cancel=True)
             self._fetched_at, pause = time.monotonic(), KNOWN_SECONDS
         except (jwt.PyJWTError, ValueError, OSError, RecursionError) as exc:
             log.warning("the issuer's keys could not be fetched: %s", type(exc).__name__)
         finally:
             self._not_before = time.monotonic() + pause
-            self._fetching.set()
             self._fetching = None
 
 
