@@ -109,6 +109,17 @@ async def test_a_principal_that_calls_too_often_is_refused_and_another_is_served
 
 
 @pytest.mark.requirement("SEC-11")
+async def test_a_method_of_the_other_era_is_a_call_of_a_session_like_any_other() -> None:
+    """A stream for long of the modern era is no call. By its name alone a legacy client would escape its quota."""
+    listen = {"jsonrpc": "2.0", "id": 9, "method": "subscriptions/listen"}
+    async with endpoint(callsPerMinute=2) as http:
+        begun = await post(http, "token-a", initialize(), HEADERS)
+        named = {**HEADERS, "mcp-session-id": begun.headers["mcp-session-id"]}
+        answers = [await post(http, "token-a", listen, named) for _ in range(3)]
+        assert [one.status_code for one in answers] == [200, 200, 429]
+
+
+@pytest.mark.requirement("SEC-11")
 async def test_a_request_that_was_answered_is_not_in_flight_any_more_in_either_era() -> None:
     ping = {"jsonrpc": "2.0", "id": 9, "method": "ping"}
     async with endpoint(callsInFlight=1) as http:

@@ -36,7 +36,7 @@ class Place:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.closed = False
+        self.closed = 0
 
     def listen(self) -> socket.socket | None:
         listener = socket.socket(socket.AF_UNIX)
@@ -45,7 +45,7 @@ class Place:
         return listener
 
     def close(self) -> None:
-        self.closed = True
+        self.closed += 1
 
 
 class Surroundings:
@@ -141,7 +141,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
         yield scene
         serving.cancel()
         await asyncio.wait([serving])
-    assert place.closed
+    assert place.closed == 1, "a second time would take the name from the next hub"
 
 
 @pytest.mark.requirement("DX-8")
@@ -160,6 +160,27 @@ async def test_a_client_that_joined_is_served_and_shown_until_it_leaves(scene: S
     await came_true(lambda: not scene.server.clients)
     assert scene.changes > before > 0
     assert scene.around.offered == [("the client in /home/ann", {"TOKEN": "t"})]
+
+
+@pytest.mark.requirement("SEC-4")
+async def test_a_message_that_is_too_long_is_refused_under_its_id_and_the_client_goes_on(scene: Scene) -> None:
+    async with scene.joined() as (client, _):
+        await client.ask(1, **INITIALIZE["params"], method="initialize")  # type: ignore[arg-type]
+        client.writer.write(b'{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"x":"')
+        for _ in range(17):
+            client.writer.write(b"x" * (1 << 20))
+            await client.writer.drain()
+        client.writer.write(b'"}}\n')
+        refused = await client.read()
+        assert refused["id"] == 2
+        assert "is refused" in refused["error"]["message"]
+        assert await client.ask(3, "ping") == {}
+
+
+@pytest.mark.requirement("SEC-4")
+async def test_a_process_whose_hello_is_too_long_is_disconnected(scene: Scene) -> None:
+    async with scene.joined({**HELLO, "folder": "x" * (17 << 20)}) as (_, answer):
+        assert answer is None
 
 
 @pytest.mark.requirement("DX-8")

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from starlette.applications import Starlette
@@ -19,7 +19,7 @@ from holdfast.front import listener, requests
 from holdfast.front.requests import BodyBudget, Reply, Request
 from holdfast.front.streams import Backlog
 from tests.front.loop_steps import LONGEST_STEP, measured_loop
-from tests.harness.waiting import came_true
+from tests.harness.waiting import all_blocked, came_true
 from tests.harness.web import serving
 
 pytestmark = pytest.mark.anyio
@@ -478,6 +478,24 @@ async def test_a_body_in_chunks_that_came_whole_has_room_for_its_size(size: int,
         writer.write(b"POST /mcp HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" + body + b"0\r\n\r\n")
         assert (await read_answer(reader))[1] == b"x" * size
     assert held == asked
+
+
+@pytest.mark.parametrize("first", ["task", "connection"])
+async def test_a_hub_waits_for_its_connections_and_for_their_tasks_in_any_order(first: str) -> None:
+    server, connection, done = listener.HttpConnections(Endpoint(echo)), cast("Any", object()), asyncio.Event()
+
+    async def serve() -> None:
+        await done.wait()
+
+    server.opened(connection, asyncio.create_task(serve()))
+    waits = asyncio.create_task(server.disconnected())
+    await all_blocked()
+    for what in ("task", "connection") if first == "task" else ("connection", "task"):
+        assert not waits.done()
+        done.set() if what == "task" else server.lost(connection)
+        await all_blocked()
+    async with asyncio.timeout(10):
+        await waits
 
 
 # The one timer of a connection.

@@ -46,6 +46,20 @@ def test_a_file_and_a_variable_with_the_same_key_open_each_others_ids(tmp_path: 
     assert by_variable.shared
 
 
+@pytest.mark.requirement("SEC-11", "FLEET-2")
+def test_a_label_is_the_same_at_every_replica_while_a_key_is_replaced_and_says_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(OLD)
+    keys = SessionKeys.find(file=file, environ={})
+    label = keys.label("ada")
+    assert len(label) == 16
+    assert label not in (keys.label("bob"), SessionKeys.for_this_process().label("ada"))
+    assert SessionKeys.find(environ={KEY_VARIABLE: f"{NEW}\n{OLD}"}).label("ada") == label
+    file.write_text(NEW)
+    keys.refresh(now=True)
+    assert keys.label("ada") == SessionKeys.find(environ={KEY_VARIABLE: NEW}).label("ada") != label
+
+
 def test_a_key_is_replaced_without_the_loss_of_a_session(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(OLD)

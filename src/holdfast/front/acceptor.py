@@ -60,7 +60,6 @@ class Acceptor:
         self._handshakes = Handshakes(self._loop, tls) if tls is not None else None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
-        self._pause: asyncio.TimerHandle | None = None
         listener.setblocking(False)
         self._loop.add_reader(listener.fileno(), self._ready)
 
@@ -73,8 +72,6 @@ class Acceptor:
         """Close the listening socket. Connections that were accepted are opened: their clients believe in them."""
         if not self._closed:
             self._closed = True
-            if self._pause is not None:
-                self._pause.cancel()
             self._loop.remove_reader(self._listener.fileno())
             self._listener.close()
             if self._uids is not None:
@@ -120,11 +117,8 @@ class Acceptor:
                 return  # the loop comes back at once
         else:
             log.warning("a connection could not be accepted: %s", exc.strerror)
-        self._wait(PAUSE_SECONDS)
-
-    def _wait(self, seconds: float) -> None:
         self._loop.remove_reader(self._listener.fileno())
-        self._pause = self._loop.call_later(seconds, self._go_on)
+        self._loop.call_later(PAUSE_SECONDS, self._go_on)
 
     def _go_on(self) -> None:
         if not self._closed:
