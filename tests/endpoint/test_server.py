@@ -151,7 +151,6 @@ async def test_each_user_has_a_part_of_the_endpoint_where_servers_are_per_user(m
         assert whole.of(LOCAL.name) is whole
         ann, bob = whole.of("ann"), whole.of("bob")
         assert (ann.view.principal, bob.view.principal) == ("ann", "bob")
-        assert ann.listeners is whole.listeners
         assert whole.of("ann") is ann
         whole.of("cy")
         assert whole.of("ann") is ann, "it was used last"

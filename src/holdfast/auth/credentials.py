@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -344,13 +344,6 @@ async def request_renewal(grant: Grant, *, allow_plain_http: bool, on_sending: C
     )
 
 
-class RequestRenewal(Protocol):
-    """Asks for new tokens with the refresh token of a grant."""
-
-    async def __call__(self, grant: Grant, *, allow_plain_http: bool, on_sending: Callable[[], None]) -> IssuedTokens:
-        """The new tokens. Raises ``TokenRefused`` or ``NoTokenAnswer``. ``on_sending``: see ``post_form``."""
-
-
 class _Unsaved(NamedTuple):
     """A renewed grant that the store did not accept; the grant before it may be invalid by now."""
 
@@ -367,7 +360,7 @@ class Renewer:
         *,
         now: Callable[[], float] = time.time,
         chance: Callable[[], float] = random.random,
-        request: RequestRenewal = request_renewal,
+        request: Callable[..., Awaitable[IssuedTokens]] = request_renewal,
     ) -> None:
         self.store = store
         self.reading = StoreReader(store)

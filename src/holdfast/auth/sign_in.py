@@ -17,6 +17,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Any, Final, TypeAlias
 
 import anyio.to_thread
@@ -242,7 +243,8 @@ class IdTokens:
         self._name_of = name_of
         self._now = now
         self._key = GrantKey(client.issuer, SIGN_IN)
-        self._renewers: dict[str, Renewer] = {}
+        self._renewer = lru_cache(maxsize=MOST_RENEWERS)(self._renewer_of)
+        """What renews the ID token of a person: one for each, so that one process asks once."""
 
     async def keep(self, principal: str, given: SignedIn, *, session: str, until: float) -> None:
         """Someone signed in: her ID token is kept until her session ends. Raises ``StoreUnusable``."""
@@ -291,25 +293,17 @@ class IdTokens:
             row = await renewer.renew(self._key, instead_of=row.access_token)
         return row if row is not None and not row.expired(self._now()) else None
 
-    def _renewer(self, principal: str) -> Renewer:
-        renewer = self._renewers.pop(principal, None)
-        if renewer is None:
+    def _renewer_of(self, principal: str) -> Renewer:
+        return Renewer(self._tokens.of(principal), now=self._now, request=partial(self._request, principal))
 
-            async def request(
-                grant: Grant,
-                *,
-                allow_plain_http: bool,  # noqa: ARG001 - the endpoint of the issuer is https, or on this machine
-                on_sending: Callable[[], None],
-            ) -> IssuedTokens:
-                return await self._request(principal, grant, on_sending)
-
-            renewer = Renewer(self._tokens.of(principal), now=self._now, request=request)
-        self._renewers[principal] = renewer
-        while len(self._renewers) > MOST_RENEWERS:
-            del self._renewers[next(iter(self._renewers))]
-        return renewer
-
-    async def _request(self, principal: str, row: Grant, on_sending: Callable[[], None]) -> IssuedTokens:
+    async def _request(
+        self,
+        principal: str,
+        row: Grant,
+        *,
+        allow_plain_http: bool,
+        on_sending: Callable[[], None],
+    ) -> IssuedTokens:
         """Another ID token of the same person. Raises ``TokenRefused`` or ``NoTokenAnswer``."""
         fields, claims = await self.client.renew(row, on_sending=on_sending)
         if self._name_of(claims) != principal:

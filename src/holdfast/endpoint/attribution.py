@@ -12,7 +12,7 @@ for a call of the one before; it keeps its principals.
 
 **A change** (``Announcer``): lists that look different, resources that were updated, a new status of the hub. Each
 client is told of what its endpoint shows, in the way of its era: a legacy client by a notification on its own stream, a
-modern one by an event of its subscription (``Listeners``). What a session missed while it had no stream is told when it
+modern one by an event of its subscription. What a session missed while it had no stream is told when it
 opens one. Telling never waits.
 """
 
@@ -42,11 +42,11 @@ from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 from holdfast.access import LOCAL
 from holdfast.core import STATUS_URI, AccessChanged, BreakerChanged, Kind, NameKey, RetryPlanned, State, Transition
 from holdfast.endpoint.clients import Call, Client, require_capability
-from holdfast.endpoint.view import View, lists_tools_of, news
+from holdfast.endpoint.view import EndpointAddress, View, lists_tools_of, news
 from holdfast.hub import ConfigApplied, Hub, HubRecord, ListFailed, Missed, OneClientRecord, Published, Slot
 from holdfast.wire import CALL_NOTIFICATIONS, SHARED_CAPABILITIES, Caller, Era, Relay, without_task_capabilities
 
-__all__ = ["Announcer", "Attribution", "ClientRelay", "Listeners", "UserRelay", "notify"]
+__all__ = ["Announcer", "Attribution", "ClientRelay", "UserRelay", "notify"]
 
 log = logging.getLogger("holdfast.front")
 
@@ -138,8 +138,8 @@ class Attribution(OwnerRelay):
         self, hub: Hub, clients: Mapping[Hashable, Client], announcer: Announcer, findings: dict[str, str]
     ) -> None:
         self._registry = hub.registry
-        self._clients = clients
-        self._announcer = announcer
+        self.clients = clients
+        self.announcer = announcer
         self._findings = findings
         self.calls: dict[Call, Served] = {}
         """The calls that are at servers now, each with whom the connection served when it began."""
@@ -197,7 +197,7 @@ class Attribution(OwnerRelay):
         return only_caller(*self._candidates(server))
 
     def _updated(self, server: str, uri: str) -> None:
-        self._announcer.updated(server, uri)
+        self.announcer.updated(server, uri)
 
     def caller_of(self, client: Client, server: str) -> Caller:
         """A client's call to this server if one is in flight, else the client itself."""
@@ -231,7 +231,7 @@ class Attribution(OwnerRelay):
 
     def candidates(self, server: str, uses: Callable[[str], bool]) -> tuple[list[Call], list[Client]]:
         """The calls and the clients of those principals that use a connection of a server."""
-        clients = [client for client in self._clients.values() if client.seen.covers(server) and client.is_present()]
+        clients = [client for client in self.clients.values() if client.seen.covers(server) and client.is_present()]
         calls = [call for call in self.calls if call.server == server and uses(call.principal)]
         return calls, [client for client in clients if uses(client.principal)]
 
@@ -257,18 +257,14 @@ class Attribution(OwnerRelay):
         return MCPError(INVALID_REQUEST, f"{method} cannot be attributed{why}")
 
     def __repr__(self) -> str:
-        return f"<Attribution of {len(self.calls)} calls, {len(self._clients)} clients>"
+        return f"<Attribution of {len(self.calls)} calls, {len(self.clients)} clients>"
 
 
 class ClientRelay(OwnerRelay):
     """The relay of a connection that belongs to one client: everything goes to that client."""
 
-    def __init__(
-        self, attribution: Attribution, announcer: Announcer, clients: Mapping[Hashable, Client], client: Client
-    ) -> None:
+    def __init__(self, attribution: Attribution, client: Client) -> None:
         self._attribution = attribution
-        self._announcer = announcer
-        self._clients = clients
         self._client = client
 
     @property
@@ -280,27 +276,26 @@ class ClientRelay(OwnerRelay):
         return self._attribution.caller_of(self._current, server)
 
     def _updated(self, server: str, uri: str) -> None:
-        self._announcer.updated_for(self._current, server, uri)
+        self._attribution.announcer.updated_for(self._current, server, uri)
 
     @property
     def _current(self) -> Client:
         """The client itself, or the session that was rebuilt for it."""
-        return self._clients.get(self._client.owner, self._client)
+        return self._attribution.clients.get(self._client.owner, self._client)
 
 
 class UserRelay(OwnerRelay):
     """The relay of a connection that belongs to one user: everything goes to one of her clients, or to none."""
 
-    def __init__(self, attribution: Attribution, announcer: Announcer, principal: str) -> None:
+    def __init__(self, attribution: Attribution, principal: str) -> None:
         self._attribution = attribution
-        self._announcer = announcer
         self._principal = principal
 
     def _whose(self, server: str) -> Caller | None:
         return only_caller(*self._attribution.candidates(server, lambda principal: principal == self._principal))
 
     def _updated(self, server: str, uri: str) -> None:
-        self._announcer.updated(server, uri, principal=self._principal)
+        self._attribution.announcer.updated(server, uri, principal=self._principal)
 
 
 def only_caller(calls: Sequence[Call], clients: Sequence[Client]) -> Caller | None:
@@ -334,8 +329,8 @@ class Announcer:
     def __init__(self, hub: Hub, clients: Mapping[Hashable, Client]) -> None:
         self._hub = hub
         self._clients = clients
-        self.listeners: list[Listeners] = []
-        """The subscribers of each endpoint."""
+        self._streams: set[_SubscriptionStream] = set()
+        """The modern clients that listen now, at all endpoints."""
         self._told = hub.registry.catalog
         """The last catalog whose changes the clients were told, all of them."""
 
@@ -362,6 +357,26 @@ class Announcer:
                 self._status_changed(record.server)
             case _:
                 pass
+
+    async def listen(self, call: Call, wanted: types.SubscriptionFilter) -> dict[str, Any]:
+        """Acknowledge, then send events until the endpoint closes; a client that leaves cancels it."""
+        listener = _SubscriptionStream(call, _honored(wanted))
+        if sum(one.address == listener.address for one in self._streams) >= MAX_SUBSCRIPTIONS:
+            raise MCPError(INTERNAL_ERROR, "Subscription limit reached")
+        told = listener.wanted.model_dump(by_alias=True, mode="json", exclude_none=True)
+        call.reply.tell("notifications/subscriptions/acknowledged", {"notifications": told, "_meta": listener.meta})
+        self._streams.add(listener)
+        try:
+            await listener.ended
+        finally:
+            self._streams.discard(listener)
+        return {"_meta": listener.meta}
+
+    def close(self, address: EndpointAddress) -> None:
+        """End every stream of an endpoint cleanly: its client gets the result of its request."""
+        for listener in self._streams:
+            if listener.address == address and not listener.ended.done():
+                listener.ended.set_result(None)
 
     def updated(self, server: str, uri: str, *, principal: str | None = None) -> None:
         """A resource changed: of a shared server, or of a user's own."""
@@ -436,12 +451,12 @@ class Announcer:
 
     def _readers(self, principal: str | None = None, *, only: Hashable = None) -> list[_Reader]:
         """Those who are told of changes now: all, or those of one user or of one client."""
-        found: list[_Reader] = [stream for each in self.listeners for stream in each.streams]
+        found: list[_Reader] = [*self._streams]
         found += [_LegacyReader(client) for client in self._clients.values() if not client.modern]
         return [one for one in found if principal in (None, one.principal) and only in (None, one.owner)]
 
     def __repr__(self) -> str:
-        return f"<Announcer to {len(self._clients)} clients and {len(self.listeners)} endpoints>"
+        return f"<Announcer to {len(self._clients)} clients and {len(self._streams)} streams>"
 
 
 def _sees(view: View, server: str, uri: str) -> bool:
@@ -484,16 +499,17 @@ MAX_SUBSCRIPTIONS = 1024
 class _SubscriptionStream:
     """One client that listens; events go out as they come."""
 
-    def __init__(self, call: Call, wanted: types.SubscriptionFilter, meta: dict[str, Any]) -> None:
+    def __init__(self, call: Call, wanted: types.SubscriptionFilter) -> None:
         self.owner = call.client.owner
         self.principal = call.principal
+        self.address = call.client.view.address
         self._view = call.client.view
         self._identity = call.identity
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._outlet = call.reply
-        self._wanted = wanted
+        self.wanted = wanted
         self._uris = frozenset(wanted.resource_subscriptions or ())
-        self._meta = meta
+        self.meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: call.message.key}
 
     @property
     def seen(self) -> View:
@@ -512,44 +528,13 @@ class _SubscriptionStream:
 
     def _take(self, event: ServerEvent) -> None:
         """Send an event, if it is wanted."""
-        if event_matches(self._wanted, self._uris, event):
-            notice = event_to_notification(event, self._meta).model_dump(by_alias=True, mode="json", exclude_none=True)
+        if event_matches(self.wanted, self._uris, event):
+            notice = event_to_notification(event, self.meta).model_dump(by_alias=True, mode="json", exclude_none=True)
             self._outlet.tell(notice["method"], notice.get("params"))
 
 
 _Reader: TypeAlias = _LegacyReader | _SubscriptionStream
 """Someone who is told of changes."""
-
-
-class Listeners:
-    """The listeners of one endpoint. Publishing never waits, and an event can be limited to one client."""
-
-    def __init__(self, view: View) -> None:
-        self.view = view
-        self.streams: set[_SubscriptionStream] = set()
-        """Those who listen now."""
-
-    async def listen(self, call: Call, wanted: types.SubscriptionFilter) -> dict[str, Any]:
-        """Acknowledge, then send events until the endpoint closes; a client that leaves cancels it."""
-        if len(self.streams) >= MAX_SUBSCRIPTIONS:
-            raise MCPError(INTERNAL_ERROR, "Subscription limit reached")
-        honored = _honored(wanted)
-        meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: call.message.key}
-        told = honored.model_dump(by_alias=True, mode="json", exclude_none=True)
-        call.reply.tell("notifications/subscriptions/acknowledged", {"notifications": told, "_meta": meta})
-        listener = _SubscriptionStream(call, honored, meta)
-        self.streams.add(listener)
-        try:
-            await listener.ended
-        finally:
-            self.streams.discard(listener)
-        return {"_meta": meta}
-
-    def close(self) -> None:
-        """End every stream cleanly: its client gets the result of its request."""
-        for listener in self.streams:
-            if not listener.ended.done():
-                listener.ended.set_result(None)
 
 
 def _honored(wanted: types.SubscriptionFilter) -> types.SubscriptionFilter:

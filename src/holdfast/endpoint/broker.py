@@ -45,7 +45,7 @@ from holdfast.endpoint.view import View
 from holdfast.errors import HoldfastError, ServerBusy
 from holdfast.hub import Hub, OwnedSlots, Slot
 from holdfast.keys import KeyRing
-from holdfast.wire import Connection, RawObject, Relay, forget_client
+from holdfast.wire import Connection, RawObject, forget_client
 
 __all__ = [
     "LONGEST_WAIT",
@@ -89,8 +89,6 @@ class Broker:
             self.homes,
             self.attribution,
             self.findings,
-            relay_of=partial(ClientRelay, self.attribution, self.announcer, self._clients),
-            user_relay_of=partial(UserRelay, self.attribution, self.announcer),
             start=self.start,
         )
         self.logins = LoginsInConversation(hub, links, slot_of=self.servers.user_slot, start=self.start)
@@ -221,21 +219,14 @@ class ClientServers:
         attribution: Attribution,
         findings: dict[str, str],
         *,
-        relay_of: Callable[[Client], Relay],
-        user_relay_of: Callable[[str], Relay],
         start: Callable[..., None],
     ) -> None:
-        """``relay_of`` makes the relay of a client's own connection, ``user_relay_of`` that of a user's.
-
-        ``start`` runs a task in the background.
-        """
+        """``start`` runs a task in the background."""
         self._hub = hub
         self._registry = hub.registry
         self._homes = homes
         self._attribution = attribution
         self._findings = findings
-        self._relay_of = relay_of
-        self._user_relay_of = user_relay_of
         self._start = start
         self._all_listed: Catalog | None = None
         """The catalog in which every server is known to have a listing: it need not be looked through again."""
@@ -257,7 +248,7 @@ class ClientServers:
             lost = self._homes.lost_connection(client) if self._homes is not None else client.rebuilt
             client.restarted |= {server} if lost else set()
         principal = client.principal if client.principal != LOCAL.name else ""
-        relay = self._relay_of(client)
+        relay = ClientRelay(self._attribution, client)
         return self._registry.clients.of(client.owner, spec, lambda: relay, expires=client.expires, principal=principal)
 
     def user_slot(self, principal: str, server: str) -> Slot:
@@ -269,7 +260,7 @@ class ClientServers:
         off = not shared.spec.enabled or shared.state in (State.DISABLING, State.DISABLED)
         if off or not users.has_own(principal, server):
             return shared
-        relay = self._user_relay_of(principal)
+        relay = UserRelay(self._attribution, principal)
         return users.of(principal, shared.spec, lambda: relay)
 
     def existing_slot(self, client: Client, server: str) -> Slot | None:

@@ -35,11 +35,16 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from mcp import MCPError
-from mcp.shared.inbound import NAME_BEARING_METHODS, InboundLadderRejection, classify_inbound_request
+from mcp.shared.inbound import (
+    NAME_BEARING_METHODS,
+    InboundLadderRejection,
+    InboundModernRoute,
+    classify_inbound_request,
+)
 from mcp_types import (
     CLIENT_INFO_META_KEY,
     INVALID_PARAMS,
@@ -314,7 +319,7 @@ class Exchange:
             self._era = era
         if era == "modern":
             route = self._modern_route(message, headers)
-            client, version = self._modern_client(route, reply, headers), route.version
+            client, version = self._modern_client(message, route, reply, headers), route.protocol_version
         elif self._by_message and _has_envelope(message):
             raise MCPError(
                 INVALID_REQUEST,
@@ -328,7 +333,7 @@ class Exchange:
         task = asyncio.current_task(self._loop)  # without the loop it is searched, by a call of the system
         return Call(message, client, reply, client.view, version, headers, task, identity)
 
-    def _modern_route(self, message: Message, headers: Mapping[str, str]) -> ModernRoute:
+    def _modern_route(self, message: Message, headers: Mapping[str, str]) -> InboundModernRoute:
         if self._by_message and message.method == "initialize":
             asked = text_of(message.params.get("protocolVersion"))
             data: dict[str, Any] = {"supported": list(MODERN_PROTOCOL_VERSIONS)}
@@ -339,15 +344,17 @@ class Exchange:
             )
         return modern_route(message, None if self._by_message else headers)
 
-    def _modern_client(self, route: ModernRoute, reply: MessageReply, headers: Mapping[str, str]) -> Client:
+    def _modern_client(
+        self, message: Message, route: InboundModernRoute, reply: MessageReply, headers: Mapping[str, str]
+    ) -> Client:
         """A client of one request. Its owner is the pipe, its client key, or nothing that outlives it."""
-        key = client_key_in(headers, self.principal, route.meta) if self._owner is None else None
-        level = route.meta.get(LOG_LEVEL_META_KEY)
-        self.program = program_in(route.meta.get(CLIENT_INFO_META_KEY))
+        key = client_key_in(headers, self.principal, message.meta) if self._owner is None else None
+        level, can = message.meta.get(LOG_LEVEL_META_KEY), route.client_capabilities
+        self.program = program_in(message.meta.get(CLIENT_INFO_META_KEY))
         return Client(
             view=self.server.view,
             outlet=reply,
-            capabilities=route.capabilities,
+            capabilities=can if isinstance(can, dict) else {},
             modern=True,
             owner=self._owner if self._owner is not None else key or object(),
             identity=self.principal,
@@ -375,19 +382,11 @@ def _key_of(owner: Hashable) -> str | None:
     return blake2b(known, digest_size=CLIENT_KEY_BYTES, person=b"holdfast client").hexdigest()
 
 
-# What a modern request says of itself.
+def modern_route(message: Message, headers: Mapping[str, str] | None) -> InboundModernRoute:
+    """What a modern request says of itself. Raises ``MCPError`` if ``_meta`` and the headers do not agree.
 
-
-class ModernRoute(NamedTuple):
-    """What a modern request says of itself."""
-
-    version: str
-    capabilities: Mapping[str, Any]
-    meta: Mapping[str, Any]
-
-
-def modern_route(message: Message, headers: Mapping[str, str] | None) -> ModernRoute:
-    """Check that ``_meta`` and the headers agree: a gateway may decide by either. Raises ``MCPError`` if not."""
+    A gateway may decide by either of them.
+    """
     params, method = message.params, message.method or ""
     read: dict[str, Any] = {"_meta": message.meta} if "_meta" in params else {}
     key = NAME_BEARING_METHODS.get(method)
@@ -396,8 +395,7 @@ def modern_route(message: Message, headers: Mapping[str, str] | None) -> ModernR
     found = classify_inbound_request({"method": method, "params": read}, headers=headers)
     if isinstance(found, InboundLadderRejection):
         raise MCPError(found.code, found.message, found.data)
-    can = found.client_capabilities
-    return ModernRoute(found.protocol_version, can if isinstance(can, dict) else {}, message.meta)
+    return found
 
 
 def _has_envelope(message: Message) -> bool:

@@ -16,6 +16,7 @@ server's questions as requests, and the hub repeats the call with the answers, a
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import secrets
 from collections import deque
@@ -83,16 +84,6 @@ def request_identity(call: Call) -> str:
 _QUESTION: TypeAdapter[object] = TypeAdapter(InputRequest)
 
 
-class _Question:
-    """A server's request, and its answer."""
-
-    def __init__(self, method: str, params: Mapping[str, Any] | None) -> None:
-        self.method = method
-        self.params = params
-        self.answer: dict[str, Any] | None = None
-        self.answered = anyio.Event()
-
-
 class OpenCall:
     """A modern client's call to a legacy server, which may last over several requests of the client."""
 
@@ -105,7 +96,8 @@ class OpenCall:
         """What progress is reported under in the request that waits now."""
         self._outlet: Outlet | None = call.reply
         """The stream of the request that waits; None between two requests."""
-        self._questions: dict[str, _Question] = {}
+        self._questions: dict[str, tuple[bytes, asyncio.Future[dict[str, Any]]]] = {}
+        """The open requests of the server, as the protocol writes them, and what waits for each answer."""
         self._asked = 0
         self._changed = anyio.Event()
         self._result: RawObject | None = None
@@ -138,15 +130,14 @@ class OpenCall:
             except ValidationError:
                 raise MCPError(INVALID_PARAMS, f"{method}: its parameters are not those of the protocol") from None
         self._asked += 1
-        key, question = f"q{self._asked}", _Question(method, params)
-        self._questions[key] = question
+        key, written = f"q{self._asked}", dump_object({"method": method} | ({"params": params} if params else {}))
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._questions[key] = written, answer
         self._notify()
         try:
-            await question.answered.wait()
+            return await answer
         finally:
             self._questions.pop(key, None)
-        assert question.answer is not None  # noqa: S101 - it was answered
-        return question.answer
 
     async def advance(self, request: Call) -> RawObject | None:
         """Wait for the result, or for a request of the server (None); the stream of ``request`` is open meanwhile."""
@@ -178,21 +169,16 @@ class OpenCall:
 
     def questions(self) -> bytes:
         """Return the open requests, as the protocol writes them."""
-        return join_fields(
-            {
-                key: dump_object({"method": one.method} | ({"params": one.params} if one.params else {}))
-                for key, one in self._questions.items()
-            }
-        )
+        return join_fields({key: written for key, (written, _) in self._questions.items()})
 
     def answer(self, answers: Mapping[str, Any]) -> None:
         """Take the client's answers; a missing one is requested again."""
         for key, answer in answers.items():
-            question = self._questions.get(key)
-            if question is not None and isinstance(answer, Mapping):
-                question.answer = dict(answer)
-                question.answered.set()
-                del self._questions[key]
+            if key in self._questions and isinstance(answer, Mapping):
+                # Taken out at once: until the server's request goes on, the client must not be asked again.
+                _, waiting = self._questions.pop(key)
+                if not waiting.done():
+                    waiting.set_result(dict(answer))
 
     def cancel(self) -> None:
         """Cancel the call at the server too."""

@@ -54,9 +54,8 @@ from holdfast.core import (
     text_for,
     unmarked,
 )
-from holdfast.endpoint.attribution import Listeners
 from holdfast.endpoint.broker import Broker, check_subscriptions
-from holdfast.endpoint.clients import Call, Client, Handler, LivesElsewhere, RequestHomes
+from holdfast.endpoint.clients import Call, Client, Handler, LivesElsewhere
 from holdfast.endpoint.find_tools import DESCRIBE, FIND, FindTools, find_definitions, listed_for_find, own_arguments
 from holdfast.endpoint.instructions import (
     LOGIN_TOOL,
@@ -104,10 +103,9 @@ __all__ = [
 class OwnMethods:
     """Answers for one endpoint."""
 
-    def __init__(self, broker: Broker, view: View, listeners: Listeners) -> None:
+    def __init__(self, broker: Broker, view: View) -> None:
         self._broker = broker
         self._view = view
-        self._listeners = listeners
         self._lists = Lists()
         self.handlers: Mapping[str, Handler] = {
             **dict.fromkeys(LIST_METHODS, self._list),
@@ -198,7 +196,7 @@ class OwnMethods:
             found = call.view.find(Kind.RESOURCE, str(uri))
             if isinstance(found, NameKey):
                 await self._broker.servers.subscribe(call.client, found.server, found.original)
-        result = await self._listeners.listen(call, params.notifications)
+        result = await self._broker.announcer.listen(call, params.notifications)
         return RawObject.of(result)
 
 
@@ -371,7 +369,8 @@ class OwnTools:
 
     def __init__(self, broker: Broker, view: View) -> None:
         self._broker = broker
-        self.large = LargeResults(view, broker.homes)
+        self._view = view
+        self._kept = view.hub.kept_results
         self.by_name: Mapping[str, OwnTool] = {
             STATUS_TOOL: OwnTool(_offers_status, self._status),
             DOCTOR_TOOL: OwnTool(_offers_doctor, self._doctor),
@@ -392,7 +391,10 @@ class OwnTools:
         return RawObject.of(_doctor_result(call.view, _arguments(call)))
 
     async def _read_on(self, call: Call) -> RawObject:
-        return await self.large.read_on(call, _arguments(call))
+        """Raises ``LivesElsewhere`` if another replica has the result."""
+        values = _arguments(call)
+        await self._check_home(values.get("handle"), call.bound_to)
+        return await self._kept.read(values, call.bound_to)
 
     async def _login(self, call: Call) -> RawObject:
         return await self._broker.logins.answer(call, call.view, _arguments(call))
@@ -405,6 +407,40 @@ class OwnTools:
         """What is wrong with each server, of its lists and of its requests."""
         listed, asked = findings(view.now.catalog, view.shows), self._broker.findings
         return {one: "; ".join(filter(None, (listed.get(one), asked.get(one)))) for one in {**listed, **asked}}
+
+    # Large results (FIND-6). They are in ``hub/kept_results``. Here is what an endpoint knows beside: its names, the
+    # caller's protocol and principal, and the other replicas.
+
+    async def shortened(self, call: Call, tool: NameKey, result: RawObject) -> RawObject:
+        """A tool's result as its caller gets it: whole, or its beginning if it is large.
+
+        A hub in front of this one gets every result whole: its clients cannot read on here, and it shortens results
+        itself.
+        """
+        if via_in(call.headers) or has_output_schema(self._view.now.catalog, tool):
+            return result
+        homes = self._broker.homes
+        return await self._kept.shortened(
+            result,
+            f"{tool.server}/{tool.original}",
+            principal=call.bound_to,
+            replica=homes.tag if homes is not None else "",
+            links=call.client.modern or call.version >= LINKS_SINCE,
+        )
+
+    async def kept_contents(self, call: Call, uri: str) -> RawObject | None:
+        """The contents of the resource that a shortened result links to; None if there is no such result."""
+        await self._check_home(uri.removeprefix(RESULTS_URI), call.bound_to)
+        return await self._kept.contents(uri, call.bound_to)
+
+    async def _check_home(self, handle: object, principal: str) -> None:
+        """Raise ``LivesElsewhere`` if another replica keeps the result with this handle."""
+        homes = self._broker.homes
+        if homes is None or not isinstance(handle, str) or self._kept.knows(handle, principal):
+            return
+        tag, dot, _ = handle.partition(".")
+        if dot and (there := await homes.replica_of(tag)) is not None:
+            raise LivesElsewhere(there, RESULT_LOST)
 
 
 def own_items(view: View, kind: Kind, lacking: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -645,51 +681,3 @@ def keeps_results(view: View) -> bool:
         return False
     own = NameKey(Kind.TOOL, view.server, READ_RESULT) if view.server is not None and view.tools == "all" else None
     return own is None or own not in view.now.catalog.names
-
-
-class LargeResults:
-    """The large results of one endpoint: which ones are shortened, and which replica reads on (FIND-6).
-
-    The results themselves are in ``hub/kept_results``. Here is what an endpoint knows beside: its names, the caller's
-    protocol and principal, and the other replicas.
-    """
-
-    def __init__(self, view: View, homes: RequestHomes | None) -> None:
-        self._view = view
-        self._kept = view.hub.kept_results
-        self._homes = homes
-
-    async def shortened(self, call: Call, tool: NameKey, result: RawObject) -> RawObject:
-        """A tool's result as its caller gets it: whole, or its beginning if it is large.
-
-        A hub in front of this one gets every result whole: its clients cannot read on here, and it shortens results
-        itself.
-        """
-        view, homes = self._view, self._homes
-        if via_in(call.headers) or has_output_schema(view.now.catalog, tool):
-            return result
-        return await self._kept.shortened(
-            result,
-            f"{tool.server}/{tool.original}",
-            principal=call.bound_to,
-            replica=homes.tag if homes is not None else "",
-            links=call.client.modern or call.version >= LINKS_SINCE,
-        )
-
-    async def read_on(self, call: Call, values: Mapping[str, Any]) -> RawObject:
-        """What ``read_result`` answers; raises ``LivesElsewhere`` if another replica has the result."""
-        await self._check(values.get("handle"), call.bound_to)
-        return await self._kept.read(values, call.bound_to)
-
-    async def contents(self, call: Call, uri: str) -> RawObject | None:
-        """The contents of the resource that a shortened result links to; None if there is no such result."""
-        await self._check(uri.removeprefix(RESULTS_URI), call.bound_to)
-        return await self._kept.contents(uri, call.bound_to)
-
-    async def _check(self, handle: object, principal: str) -> None:
-        """Raise ``LivesElsewhere`` if another replica keeps the result with this handle."""
-        if self._homes is None or not isinstance(handle, str) or self._kept.knows(handle, principal):
-            return
-        tag, dot, _ = handle.partition(".")
-        if dot and (there := await self._homes.replica_of(tag)) is not None:
-            raise LivesElsewhere(there, RESULT_LOST)

@@ -17,9 +17,8 @@ request:
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 from mcp import MCPError
@@ -34,7 +33,7 @@ from mcp_types import (
 from mcp_types.methods import INPUT_REQUIRED_METHODS
 
 from holdfast.core import STATUS_URI, Kind, NameKey, RpcError, Unknown, quoted_line
-from holdfast.endpoint.attribution import Listeners, notify
+from holdfast.endpoint.attribution import notify
 from holdfast.endpoint.broker import LONGEST_WAIT, Broker, ClientServers, era_of
 from holdfast.endpoint.clients import Call, Client, Handler
 from holdfast.endpoint.find_tools import CALL_READONLY, FIND_NAMES, FindTools, InnerCall
@@ -100,13 +99,11 @@ _PARAMS = KeyNames(
 class McpServer:
     """All servers, or one, as an MCP server."""
 
-    def __init__(self, broker: Broker, view: View, *, listeners: Listeners | None = None) -> None:
-        """``listeners`` are those of the endpoint; a user's part of it shares them."""
+    def __init__(self, broker: Broker, view: View) -> None:
         self.broker = broker
         self.view = view
-        self.listeners = listeners or Listeners(view)
-        self._users: OrderedDict[str, McpServer] = OrderedDict()
-        self.own = OwnMethods(broker, view, self.listeners)
+        self._of_user = lru_cache(maxsize=MOST_USERS)(lambda name: McpServer(broker, view_for(view, name)))
+        self.own = OwnMethods(broker, view)
         self._own_tools = OwnTools(broker, view)
         self._router = Router(broker, view, self.own, self._own_tools)
 
@@ -114,15 +111,7 @@ class McpServer:
         """The endpoint as this user has it: itself, unless servers are per user."""
         if principal == self.view.principal or not self.view.hub.registry.users.servers:
             return self
-        known = self._users.get(principal)
-        if known is None:
-            known = self._users[principal] = McpServer(
-                self.broker, view_for(self.view, principal), listeners=self.listeners
-            )
-            while len(self._users) > MOST_USERS:
-                self._users.popitem(last=False)
-        self._users.move_to_end(principal)
-        return known
+        return self._of_user(principal)
 
     async def answer(self, call: Call) -> RawObject:
         """The result of a request; raises ``MCPError``, ``HoldfastError`` and ``LivesElsewhere``."""
@@ -164,7 +153,7 @@ class McpServer:
             await Turns().give()  # each pass over a large result takes milliseconds
         result = await self._finished(call, result)
         if settings.large_results.over and call.tool and kind_of(result) != "task" and keeps_results(self.view):
-            return await self._own_tools.large.shortened(call, call.tool, result)
+            return await self._own_tools.shortened(call, call.tool, result)
         return result
 
     async def roots_changed(self, client: Client, version: str, message: Message) -> None:
@@ -177,7 +166,7 @@ class McpServer:
 
     def close(self) -> None:
         """End the subscription streams cleanly."""
-        self.listeners.close()
+        self.broker.announcer.close(self.view.address)
 
     async def _wait_for_lists(self, view: View, *, at_most: float | None = None) -> None:
         """Give servers that were never listed a moment, and look up what is there by the caller's rules."""
@@ -372,7 +361,7 @@ class Router:
     async def _kept_result(self, call: Call) -> RawObject:
         """The resource that a shortened result links to."""
         uri = text_of(call.params["uri"]) or ""
-        kept = await self._own_tools.large.contents(call, uri)
+        kept = await self._own_tools.kept_contents(call, uri)
         if kept is None:
             raise not_listed(call, self._view, Kind.RESOURCE, Unknown(uri, ()))
         return kept

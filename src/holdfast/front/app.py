@@ -304,7 +304,6 @@ class Front:
         endpoint = self._endpoints.get(address)
         if endpoint is None:
             server = McpServer(self.broker, View(self.hub, address))
-            self.broker.announcer.listeners.append(server.listeners)
             peers = PeerRequests(self._peers, address.label, self.broker.start) if self._peers is not None else None
             endpoint = self._endpoints[address] = HttpEndpoint(self, server, self.sessions, peers)
         return endpoint
@@ -317,7 +316,6 @@ class Front:
                 await endpoint.in_flight.wait_until_idle()
         finally:
             self.sessions.close(endpoint)
-            self.broker.announcer.listeners.remove(endpoint.server.listeners)
 
     def release(self, owner: ClientKey) -> None:
         """A client ended its connections, here or at another replica."""

@@ -345,9 +345,7 @@ async def serve_stdio(
     mode = tools or hub.config.settings.tools
 
     def server_of(folder: str | None) -> McpServer:
-        made = McpServer(broker, View(hub, EndpointAddress(server, mode, profile, folder)))
-        broker.announcer.listeners.append(made.listeners)
-        return made
+        return McpServer(broker, View(hub, EndpointAddress(server, mode, profile, folder)))
 
     mcp_server = server_of(folder)
     roots = RootFolder(folders, server_of) if folders is not None and folder is None and server is None else None
