@@ -210,6 +210,15 @@ async def test_a_message_of_a_server_reaches_the_only_client_that_it_can_mean() 
             await broker.attribution.asked("a", "roots/list", None, None)
 
 
+async def test_a_modern_client_without_a_call_in_flight_cannot_be_asked() -> None:
+    async with opened("a") as hub:
+        broker = Broker(hub)
+        told = Told(broker)
+        told.client.modern = True
+        with pytest.raises(MCPError, match="it has no call in flight"):
+            await broker.attribution.asked("a", "roots/list", None, None)
+
+
 @pytest.mark.requirement("SEC-14")
 async def test_a_change_that_the_rules_hide_is_told_to_no_one_whom_they_hide_it_from() -> None:
     rules = [{"effect": "allow", "principals": ["ann"], "servers": ["a", "b"], "tools": ["read*"]}]

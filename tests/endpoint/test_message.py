@@ -276,7 +276,7 @@ async def test_a_batch_is_read_message_by_message_and_refuses_what_is_none() -> 
     ("body", "words"),
     [
         (b"[", "the batch cannot be read"),
-        (b"[]", "a batch has 1 to"),
+        (b"[]", "a batch has 1 to 100 messages, in at most 128 KiB"),
         (b"[" + b",".join([b"7"] * 101) + b"]", "a batch has 1 to"),
         (b'["' + b"x" * SMALL_BYTES + b'"]', "a batch has 1 to"),
     ],
@@ -286,5 +286,6 @@ async def test_a_batch_that_is_empty_or_too_large_is_refused(body: bytes, words:
         await read_batch(body)
 
 
-async def test_a_batch_may_have_as_many_messages_as_the_bound() -> None:
+async def test_a_batch_has_one_message_at_least_and_as_many_as_the_bound() -> None:
+    assert len(await read_batch(b"[7]")) == 1
     assert len(await read_batch(b"[" + b",".join([b"7"] * 100) + b"]")) == 100

@@ -125,7 +125,11 @@ class OwnerRelay(Relay):
 
 @dataclass
 class Served:
-    """The principals that one connection of a server served."""
+    """The principals that one connection of a server served.
+
+    A call keeps the one of its beginning: when it ends, the server may have another connection, which the call never
+    used.
+    """
 
     lease: object
     principals: set[str]
@@ -168,6 +172,7 @@ class Attribution(OwnerRelay):
         slot = self._registry.slots.get(server)
         lease = slot.lease if slot is not None else None
         served = self._served.get(server)
+        # Looked at when it is asked for: no one has to be told of each new connection. The calls in flight go with it.
         if served is None or served.lease is not lease:
             using = (call.principal for call in self.calls if call.server == server)
             here = {one for one in using if self._shares(one, server)}
@@ -190,6 +195,7 @@ class Attribution(OwnerRelay):
             self._roots_of[server] = self._only_client(server)
         whose = caller or self._whose(server)
         if isinstance(whose, IdleCaller):
+            # It is served too: what the server asks next may be about its answer.
             self.served_by(server).principals.add(whose.principal)
         return await super().asked(server, method, params, whose)
 
@@ -208,6 +214,7 @@ class Attribution(OwnerRelay):
         """The servers that read the roots of no client or of another one: once they are told, they ask again."""
         found = []
         for server, before in list(self._roots_of.items()):
+            # A server asks for roots at its start, when no client may be there yet. After a change it asks again.
             client = self._only_client(server)
             if client in (None, before) or client.modern or "roots" not in client.capabilities:
                 continue
@@ -335,7 +342,12 @@ class Announcer:
         """The last catalog whose changes the clients were told, all of them."""
 
     def begin(self) -> None:
-        """Tell changes from the catalog of this moment on."""
+        """Tell changes from the catalog of this moment on.
+
+        The journal drops records of a reader that is late (``Missed``). What was dropped is found by comparing the
+        catalog with the last one whose changes were all told. So a record moves that mark only if it is of the catalog
+        of now: an older record is followed by others.
+        """
         self._told = self._hub.registry.catalog
 
     async def handle(self, record: HubRecord) -> None:

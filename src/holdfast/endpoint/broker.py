@@ -210,7 +210,17 @@ DEFAULT_READY = CallPolicy().ready_timeout
 
 
 class ClientServers:
-    """Finds the slot of a client, and keeps what clients want of servers."""
+    """Finds the slot of a client, and keeps what clients want of servers.
+
+    A server has one of three kinds of slots for a client, by its ``sharing``: the shared one, which is always there;
+    one of the client's own (``per-client``), found by its owner; or its user's (``per-user``), found by the principal.
+    Those of a client or a user start when they are first needed, and end when nothing uses them for a time: a call and
+    a subscription are uses. ``local`` has none of its own: for it a per-user server is shared.
+
+    What clients want of a server is part of the desired state of its slot, which every new connection is asked for
+    again. The server itself is asked for a resource when the first client subscribes to it, and no more when the last
+    one does not.
+    """
 
     def __init__(
         self,

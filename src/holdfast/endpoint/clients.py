@@ -315,7 +315,11 @@ class Call(msgspec.Struct, eq=False):
             self._task.cancel()
 
     def absorbs_cancellation(self) -> bool:
-        """Whether a cancellation was meant for the call alone; then its task is no longer cancelled."""
+        """Whether a cancellation was meant for the call alone; then its task is no longer cancelled.
+
+        asyncio counts the cancellations of a task. ``cancel`` asked for one. If another one is left after that is taken
+        back, the task itself has to end: its connection did, or the hub does.
+        """
         return self.cancelled and self._task is not None and self._task.uncancel() == 0
 
     # What the wire uses (``Caller``).

@@ -109,6 +109,7 @@ class OpenCall:
     async def run(self, work: Callable[[], Awaitable[RawObject]]) -> None:
         """Make the call in a task of its own: it may outlive the request that started it."""
         try:
+            # A scope of its own: ``cancel`` ends the call at its server, and not the task group of the broker.
             with self._scope:
                 self._result = await work()
         except Exception as exc:  # noqa: BLE001 - raised in the request that waits for it

@@ -244,7 +244,16 @@ _Place: TypeAlias = tuple[str, str, bool, int, tuple[str, ...]]
 
 
 class Lists:
-    """The pages of one endpoint, for all who see the same of it."""
+    """The pages of one endpoint, for all who see the same of it.
+
+    A page is kept with the catalog and the configuration that it was made of, and is of no use when one of them was
+    replaced. Nothing has to be forgotten when something changes: the next reader makes the page again in its place.
+    What grows with the number of different rights is bounded (``MOST_PAGES``).
+
+    A legacy client is told after a restart which of its lists changed (``differs``), though it was given them by
+    another process. For that its session keeps a digest of each list. The digest is of the items without the marks of
+    the hub: right after a restart every item is marked as not yet verified, and has not changed.
+    """
 
     def __init__(self) -> None:
         self._pages: dict[_Place, tuple[Catalog, Config, RawObject, bytes]] = {}
