@@ -140,8 +140,12 @@ def _placeholders(case: Case) -> Iterator[Finding]:
 
 def _old_placement(case: Case) -> Iterator[Finding]:
     if case.definition.given.get("placement") is not None:
-        words = "`placement` has no effect any more: a stdio server runs on each replica"
-        yield finding("HF-PLACEMENT", words, "remove the key, or write null", edits=(case.edit("placement", None),))
+        yield finding(
+            "HF-PLACEMENT",
+            "`placement` has no effect any more: a stdio server runs on each replica",
+            "remove the key, or write null",
+            edits=(case.edit("placement", None),),
+        )
 
 
 def _texts(given: Mapping[str, object]) -> Iterator[tuple[KeyPath, str]]:
@@ -222,9 +226,14 @@ def _readable(file: Path) -> Finding | None:
         return None
     if not mode & _OTHERS:
         return None
-    words = f"{file} contains credentials, and other users can read it (mode {mode:o})"
-    text = f"make it readable only by you; `{command_line('doctor', '--fix')}` does the same"
-    return finding("HF-FILE-READABLE", words, text, shell("chmod", "600", str(file)), repair="chmod", target=str(file))
+    return finding(
+        "HF-FILE-READABLE",
+        f"{file} contains credentials, and other users can read it (mode {mode:o})",
+        f"make it readable only by you; `{command_line('doctor', '--fix')}` does the same",
+        shell("chmod", "600", str(file)),
+        repair="chmod",
+        target=str(file),
+    )
 
 
 async def look_at_tokens(whole: GlobalContext) -> Observation:
@@ -233,9 +242,12 @@ async def look_at_tokens(whole: GlobalContext) -> Observation:
     fault = await anyio.to_thread.run_sync(whole.store.damage, abandon_on_cancel=True)
     if not fault:
         return Observation(str(file) if file.exists() else "")
-    words = f"the token store {file} is damaged ({fault}): no login can be read from it"
-    text = f"set it aside and log in again; `{command_line('doctor', '--fix')}` sets it aside and deletes nothing"
-    return _damaged("HF-TOKENS-CORRUPT", words, text, file)
+    return _damaged(
+        "HF-TOKENS-CORRUPT",
+        f"the token store {file} is damaged ({fault}): no login can be read from it",
+        f"set it aside and log in again; `{command_line('doctor', '--fix')}` sets it aside and deletes nothing",
+        file,
+    )
 
 
 async def look_at_state(whole: GlobalContext) -> Observation:
@@ -246,9 +258,12 @@ async def look_at_state(whole: GlobalContext) -> Observation:
     fault = await anyio.to_thread.run_sync(_fault, file, abandon_on_cancel=True)
     if not fault:
         return Observation(str(file))
-    words = f"the hub's state file {file} is damaged ({fault}): the hub cannot list the tools of its last run"
-    text = f"set it aside; the hub writes a new one; `{command_line('doctor', '--fix')}` does the same"
-    return _damaged("HF-STATE-CORRUPT", words, text, file)
+    return _damaged(
+        "HF-STATE-CORRUPT",
+        f"the hub's state file {file} is damaged ({fault}): the hub cannot list the tools of its last run",
+        f"set it aside; the hub writes a new one; `{command_line('doctor', '--fix')}` does the same",
+        file,
+    )
 
 
 def _damaged(code: str, words: str, text: str, file: Path) -> Observation:
@@ -281,12 +296,11 @@ async def look_at_name(case: Case) -> Observation:
     """Resolve it."""
     route = case.learned.route = route_to(case.spec.url)
     if route is None:
-        text = "write it as http://host:port/path"
         return found(
             finding(
                 "HF-DEFINITION",
                 "its URL names no host",
-                text,
+                "write it as http://host:port/path",
                 edits=case.url_edit("http://host/mcp", certain=False),
             )
         )
@@ -417,8 +431,12 @@ def _incomplete(case: Case) -> Iterator[Finding]:
     if missing := lacking_inputs(case.spec.oauth):
         words = f"for a login, its definition lacks {named_inputs(missing)}"
         it = "it" if len(missing) == 1 else "them"
-        text = f"if the server asks for a login, ask the operator of the authorization server for {it}, and write {it}"
-        yield finding("HF-LOGIN-SETTINGS", words, text, edits=input_edits(case, missing))
+        yield finding(
+            "HF-LOGIN-SETTINGS",
+            words,
+            f"if the server asks for a login, ask the operator of the authorization server for {it}, and write {it}",
+            edits=input_edits(case, missing),
+        )
 
 
 def _renewed(case: Case, result: Refreshed) -> Observation:
@@ -499,38 +517,52 @@ async def look_at_tools(case: Case) -> Observation:
 def _list_failures(case: Case, offers: Offers) -> Iterator[Finding]:
     for kind, seen in offers.failures.items():
         reason = classify_evidence(masked(seen, case.redactor), connected_before=True).reason
-        words = f"its {kind} could not be listed: {reason}"
         text = (
             "its tools work. If the error names something that it lacks, provide it; else this is a fault of the "
             "server: report it to its authors. This command asks it again"
         )
-        yield finding("HF-LIST", words, text, case.again)
+        yield finding("HF-LIST", f"its {kind} could not be listed: {reason}", text, case.again)
 
 
 def _none(case: Case, *, other_offers: bool) -> Finding:
     words = "it lists no tools" + (", only prompts or resources" if other_offers else "")
-    text = "if it should have tools, compare its definition with its documentation; this command opens it"
-    return finding("HF-TOOLS-NONE", words, text, *open_definition(case))
+    return finding(
+        "HF-TOOLS-NONE",
+        words,
+        "if it should have tools, compare its definition with its documentation; this command opens it",
+        *open_definition(case),
+    )
 
 
 def _hidden(case: Case, count: int) -> Finding:
     words = "its definition hides its only tool" if count == 1 else f"its definition hides all of its {count} tools"
-    text = "show all of them, or correct the patterns"
-    return finding("HF-TOOLS-HIDDEN", words, text, edits=(case.edit("tools", {"include": ["*"]}),))
+    return finding(
+        "HF-TOOLS-HIDDEN",
+        words,
+        "show all of them, or correct the patterns",
+        edits=(case.edit("tools", {"include": ["*"]}),),
+    )
 
 
 def _faults(case: Case, names: list[str], listed: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
     if twice := [name for name, count in Counter(names).items() if count > 1]:
-        words = f"more than one tool is named {_some(twice)}"
-        yield _at_fault(case, "HF-TOOLS-DUPLICATE", words, twice)
+        yield _at_fault(case, "HF-TOOLS-DUPLICATE", f"more than one tool is named {_some(twice)}", twice)
     if odd := [name for name in listed if not _ACCEPTED_NAME.fullmatch(name)]:
-        words = f"clients accept tool names of at most 64 letters, digits, _ and -; not {_some(odd)}"
-        yield _at_fault(case, "HF-TOOLS-NAME", words, odd)
+        yield _at_fault(
+            case,
+            "HF-TOOLS-NAME",
+            f"clients accept tool names of at most 64 letters, digits, _ and -; not {_some(odd)}",
+            odd,
+        )
     invalid = {name: why for name, raw in listed.items() if (why := _schema_fault(raw))}
     if invalid:
         first, why = next(iter(invalid.items()))
-        words = f"the schema of {_some(list(invalid))} is not valid JSON Schema ({quoted_name(first)}: {why})"
-        yield _at_fault(case, "HF-TOOLS-SCHEMA", words, list(invalid))
+        yield _at_fault(
+            case,
+            "HF-TOOLS-SCHEMA",
+            f"the schema of {_some(list(invalid))} is not valid JSON Schema ({quoted_name(first)}: {why})",
+            list(invalid),
+        )
 
 
 def _cut_names(case: Case, listed: Iterable[str]) -> Iterator[Finding]:
@@ -538,13 +570,19 @@ def _cut_names(case: Case, listed: Iterable[str]) -> Iterator[Finding]:
     spec, longest = case.spec, case.tools.settings.name_length
     given = [base_name(Kind.TOOL, spec.id, name, spec.prefix, longest) for name in listed]
     if cut := [name for name in given if cutting_clients(HUB_NAME, name)]:
-        words = f"{_who_cut(HUB_NAME, cut)} cut or leave out {_some(cut)}"
-        text = "the default length leaves room for the prefix of every known client"
-        yield finding("HF-TOOLS-CUT", words, text, edits=(case.setting("nameLength", NAME_LENGTH),))
+        yield finding(
+            "HF-TOOLS-CUT",
+            f"{_who_cut(HUB_NAME, cut)} cut or leave out {_some(cut)}",
+            "the default length leaves room for the prefix of every known client",
+            edits=(case.setting("nameLength", NAME_LENGTH),),
+        )
     if long := [name for name in listed if _ACCEPTED_NAME.fullmatch(name) and cutting_clients(spec.id, name)]:
-        words = f"at /servers/{spec.id}/mcp, {_who_cut(spec.id, long)} cut or leave out {_some(long)}"
-        text = "use it at /mcp, where the hub shortens these names; this command shows its tools"
-        yield finding("HF-TOOLS-LONG", words, text, command_line("tools", server=case.id))
+        yield finding(
+            "HF-TOOLS-LONG",
+            f"at /servers/{spec.id}/mcp, {_who_cut(spec.id, long)} cut or leave out {_some(long)}",
+            "use it at /mcp, where the hub shortens these names; this command shows its tools",
+            command_line("tools", server=case.id),
+        )
 
 
 def _who_cut(server: str, names: list[str]) -> str:
@@ -552,8 +590,12 @@ def _who_cut(server: str, names: list[str]) -> str:
 
 
 def _at_fault(case: Case, code: str, words: str, names: list[str]) -> Finding:
-    text = "this is a bug in the server: report it to its authors; until it is fixed, hide these tools"
-    return finding(code, words, text, edits=(_hide(case, names),))
+    return finding(
+        code,
+        words,
+        "this is a bug in the server: report it to its authors; until it is fixed, hide these tools",
+        edits=(_hide(case, names),),
+    )
 
 
 def _hide(case: Case, names: list[str]) -> Edit:
@@ -612,8 +654,12 @@ def _difference(server: Server, *, failed: bool) -> Finding | None:
     if server.breaker.state != "closed" and not failed:
         words = f"it works now, but calls to it through the hub fail: its breaker is {_spaced(server.breaker.state)}"
         reason = f" ({server.reason.rstrip('.')})" if server.reason else ""
-        text = "after the time that is shown, the hub tries it with the next call; to make it try now"
-        return finding("HF-HUB-BREAKER", f"{words}{reason}", text, again)
+        return finding(
+            "HF-HUB-BREAKER",
+            f"{words}{reason}",
+            "after the time that is shown, the hub tries it with the next call; to make it try now",
+            again,
+        )
     match server.status, failed:
         case ("available", True):
             words = (
@@ -622,8 +668,12 @@ def _difference(server: Server, *, failed: bool) -> Finding | None:
             )
             return _differs(words, again)
         case ("disabled", False):
-            words = "it works, but it is disabled in the hub"
-            return finding("HF-HUB-DISABLED", words, "to use it, enable it", command_line("enable", server=server.id))
+            return finding(
+                "HF-HUB-DISABLED",
+                "it works, but it is disabled in the hub",
+                "to use it, enable it",
+                command_line("enable", server=server.id),
+            )
         case ("transient" | "permanent" | "denied", False):
             reason = f": {server.reason.rstrip('.')}" if server.reason else ""
             words = (

@@ -94,9 +94,12 @@ async def diagnose(case: Case, seen: Evidence) -> Finding:  # noqa: PLR0912 - on
         case HttpStatus():
             return await status(case, seen)
         case NetworkFailure() if case.transport == "hub" and not seen.stood:
-            words = f"the hub that runs it cannot be reached: {classify_evidence(seen).reason}"
-            text = "start that hub, or correct its address in `hub`"
-            return finding("HF-BEHIND-HUB", words, text, case.again)
+            return finding(
+                "HF-BEHIND-HUB",
+                f"the hub that runs it cannot be reached: {classify_evidence(seen).reason}",
+                "start that hub, or correct its address in `hub`",
+                case.again,
+            )
         case NetworkFailure():
             return await _network(case, seen)
         case TlsFailure() if case.learned.route is not None:
@@ -121,9 +124,12 @@ async def diagnose(case: Case, seen: Evidence) -> Finding:  # noqa: PLR0912 - on
             text = seen.hint or "correct the definition"
             return finding("HF-DEFINITION", "; ".join(seen.problems), text, *open_definition(case))
         case TokenNotRenewed():
-            words = f"its token expired and could not be renewed at the moment: {seen.reason}; the login is still valid"
-            text = "try again when the authorization server answers; a new login is not needed"
-            return finding("HF-LOGIN-UNREACHABLE", words, text, case.again)
+            return finding(
+                "HF-LOGIN-UNREACHABLE",
+                f"its token expired and could not be renewed at the moment: {seen.reason}; the login is still valid",
+                "try again when the authorization server answers; a new login is not needed",
+                case.again,
+            )
         case CredentialRefused():
             return finding("HF-AUTH-REJECTED", seen.reason, seen.hint, case.again)
         case OutOfDescriptors():
@@ -133,8 +139,7 @@ async def diagnose(case: Case, seen: Evidence) -> Finding:  # noqa: PLR0912 - on
             return finding("HF-DESCRIPTORS", words, text, *commands)
         case ToldByHub():
             text = seen.hint or "ask the hub that runs it: run doctor there"
-            words = f"the hub that runs it says: {seen.reason}"
-            return finding("HF-BEHIND-HUB", words, text, case.again)
+            return finding("HF-BEHIND-HUB", f"the hub that runs it says: {seen.reason}", text, case.again)
         case CredentialsUnavailable() | TlsFailure() | Unexpected():
             return _unexpected(case, seen)
 
@@ -204,17 +209,24 @@ async def status(case: Case, seen: HttpStatus) -> Finding:
         return https_meant(case, "the port speaks TLS, and `url` says http")
     if (endpoint := await find_endpoint(case)) is not None:
         return wrong_endpoint(case, endpoint, f"it answered HTTP {seen.status} at {_path(case)}")
-    words = f"it rejected the request (HTTP {seen.status}{_said(seen)})"
-    text = "compare `url` and `headers` with the server's documentation; this command opens its definition"
-    return finding("HF-STATUS", words, text, *open_definition(case))
+    return finding(
+        "HF-STATUS",
+        f"it rejected the request (HTTP {seen.status}{_said(seen)})",
+        "compare `url` and `headers` with the server's documentation; this command opens its definition",
+        *open_definition(case),
+    )
 
 
 def redirected(case: Case, seen: Redirected) -> Finding:
     """The finding for a redirect that is not followed."""
     here, there = urlsplit(case.spec.url), urlsplit(seen.location)
     if here.scheme == "http" and there.scheme == "https" and here.hostname == there.hostname:
-        words = f"it redirects every request to https (HTTP {seen.status})"
-        return finding("HF-HTTPS-MEANT", words, "write https", edits=case.url_edit(seen.location))
+        return finding(
+            "HF-HTTPS-MEANT",
+            f"it redirects every request to https (HTTP {seen.status})",
+            "write https",
+            edits=case.url_edit(seen.location),
+        )
     where = f"{quoted_name(seen.location, 200)} (HTTP {seen.status})"
     if here.scheme == "https" and there.scheme == "http" and here.hostname == there.hostname:
         words = f"it redirects to plain http, {where}: it does not know that a proxy before it ends TLS"
@@ -222,10 +234,9 @@ def redirected(case: Case, seen: Redirected) -> Finding:
         if meant == case.spec.url:
             return finding("HF-REDIRECT", words, "have that proxy send `X-Forwarded-Proto: https`", case.again)
         return finding("HF-REDIRECT", words, "write that path with https", edits=case.url_edit(meant))
-    words = f"it redirects to {where}, and credentials do not follow a redirect"
     return finding(
         "HF-REDIRECT",
-        words,
+        f"it redirects to {where}, and credentials do not follow a redirect",
         "if that is the right server, write its address",
         edits=case.url_edit(seen.location, certain=False),
     )
@@ -235,12 +246,20 @@ async def not_mcp(case: Case, seen: NotMcp) -> Finding:
     """The finding for a peer that speaks something else."""
     if seen.fault is NotMcpFault.VERSION:
         spoken = f" (it speaks {seen.detail})" if seen.detail else ""
-        text = "update the server or Holdfast; this command shows the version of Holdfast"
-        return finding("HF-VERSION", f"no common protocol version{spoken}", text, command_line("--version"))
+        return finding(
+            "HF-VERSION",
+            f"no common protocol version{spoken}",
+            "update the server or Holdfast; this command shows the version of Holdfast",
+            command_line("--version"),
+        )
     if seen.fault in (NotMcpFault.BAD_RESULT, NotMcpFault.BROKEN_HTTP, NotMcpFault.CURSOR_REPEATS):
         why = seen.detail or "its list of tools does not end: a page cursor repeats"
-        text = "this is a bug in the server: update it, or report the bug to its authors"
-        return finding("HF-PROTOCOL", f"its answer does not fit the protocol: {why}", text, case.again)
+        return finding(
+            "HF-PROTOCOL",
+            f"its answer does not fit the protocol: {why}",
+            "this is a bug in the server: update it, or report the bug to its authors",
+            case.again,
+        )
     if case.spec.transport == "stdio":
         return _prints(case, seen)
     why = f"the answer at {_path(case)} is not MCP" + (f" ({seen.detail})" if seen.detail else "")
@@ -248,31 +267,46 @@ async def not_mcp(case: Case, seen: NotMcp) -> Finding:
         return found
     if (endpoint := await find_endpoint(case)) is not None:
         return wrong_endpoint(case, endpoint, why)
-    text = "correct `url`: look up the address in the server's documentation; this command shows the answer"
-    return finding("HF-NOT-MCP", why, text, shell("curl", "-i", case.target))
+    return finding(
+        "HF-NOT-MCP",
+        why,
+        "correct `url`: look up the address in the server's documentation; this command shows the answer",
+        shell("curl", "-i", case.target),
+    )
 
 
 def rpc_error(case: Case, seen: RpcError) -> Finding:
     """The finding for a JSON-RPC error."""
     said = quoted(seen.message)
-    words = f"it answered {seen.method} with an error ({seen.code}{f': {said}' if said else ''})"
-    return finding("HF-RPC-ERROR", words, "look at the server's log, then try again", case.again)
+    return finding(
+        "HF-RPC-ERROR",
+        f"it answered {seen.method} with an error ({seen.code}{f': {said}' if said else ''})",
+        "look at the server's log, then try again",
+        case.again,
+    )
 
 
 def bound(case: Case, seen: OverBound) -> Finding:
     """The finding for an exceeded limit."""
     words = f"it exceeded the limit on {seen.bound} ({seen.limit})"
     key = seen.setting.removeprefix("holdfast.")
-    text = f"if you trust this server, raise `{seen.setting}`"
-    return finding("HF-BOUND", words, text, edits=(case.setting(key, 4 * seen.limit),))
+    return finding(
+        "HF-BOUND",
+        words,
+        f"if you trust this server, raise `{seen.setting}`",
+        edits=(case.setting(key, 4 * seen.limit),),
+    )
 
 
 def plain_credentials(case: Case) -> Finding:
     """The finding for credentials that would be sent unencrypted."""
     there = urlsplit(case.spec.url)._replace(scheme="https").geturl()
-    words = f"its headers would be sent unencrypted to {case.host}, so no request was sent"
-    text = "use https; or, if the network is trusted, set `allowPlainHttp` to true instead"
-    return finding("HF-PLAIN-CREDENTIALS", words, text, edits=case.url_edit(there, certain=False))
+    return finding(
+        "HF-PLAIN-CREDENTIALS",
+        f"its headers would be sent unencrypted to {case.host}, so no request was sent",
+        "use https; or, if the network is trusted, set `allowPlainHttp` to true instead",
+        edits=case.url_edit(there, certain=False),
+    )
 
 
 def https_meant(case: Case, words: str) -> Finding:
@@ -299,19 +333,21 @@ def _not_ready(case: Case, seen: HttpStatus) -> Finding:
     if route is not None and route.proxy and seen.status in (502, 503, 504):
         why = f"the proxy, or the server behind it, answered HTTP {seen.status}{_said(seen)}"
         return network.proxied(case, route, why, code="HF-PROXY-REFUSED")
-    words = f"it is not ready (HTTP {seen.status}{_said(seen)})"
-    text = "try again in a moment; if the error stays, look at the log of the server, or of the proxy in front of it"
-    return finding("HF-NOT-READY", words, text, case.again)
+    return finding(
+        "HF-NOT-READY",
+        f"it is not ready (HTTP {seen.status}{_said(seen)})",
+        "try again in a moment; if the error stays, look at the log of the server, or of the proxy in front of it",
+        case.again,
+    )
 
 
 def _prints(case: Case, seen: NotMcp) -> Finding:
     said = seen.detail if len(seen.detail) <= SHOWN else f"{seen.detail[:SHOWN]}…"
-    words = f"its output on stdout is not MCP: {said}"
     text = (
         "it is not an MCP server, or it needs an argument: compare `command` and `args` with its documentation; "
         f"this command shows its help, {SAME_ENVIRONMENT}"
     )
-    return finding("HF-STDOUT-ONLY", words, text, *case.by_hand("--help"))
+    return finding("HF-STDOUT-ONLY", f"its output on stdout is not MCP: {said}", text, *case.by_hand("--help"))
 
 
 def _said(seen: HttpStatus) -> str:
@@ -361,21 +397,28 @@ def wrong_endpoint(case: Case, endpoint: Endpoint, why: str) -> Finding:
     path = urlsplit(endpoint.url).path or "/"
     then = " (it asks for credentials there)" if endpoint.asks_for_credentials else ""
     if endpoint.transport == case.spec.transport:
-        words = f"{why}; an MCP endpoint answers at {path}{then}"
-        return finding("HF-PATH", words, "write this address", edits=edits)
+        return finding("HF-PATH", f"{why}; an MCP endpoint answers at {path}{then}", "write this address", edits=edits)
     if endpoint.transport == "sse":
-        words = f"{why}; it is an SSE server, at {path}{then}"
-        return finding("HF-TYPE-SSE", words, "write this type and address", edits=edits)
-    words = f"{why}; it is a streamable HTTP server, at {path}{then}"
-    return finding("HF-TYPE-HTTP", words, "write this type and address", edits=edits)
+        return finding(
+            "HF-TYPE-SSE", f"{why}; it is an SSE server, at {path}{then}", "write this type and address", edits=edits
+        )
+    return finding(
+        "HF-TYPE-HTTP",
+        f"{why}; it is a streamable HTTP server, at {path}{then}",
+        "write this type and address",
+        edits=edits,
+    )
 
 
 def no_endpoint(case: Case, why: str) -> Finding:
     """The finding for a server at which no usual path answers."""
     paths = dict.fromkeys(urlsplit(endpoint.url).path or "/" for endpoint in _usual_endpoints(case.spec))
-    words = f"{why}; no MCP endpoint answers at {', '.join(paths)}"
-    text = "look up the path in the server's documentation and write it into `url`; this command shows the answer"
-    return finding("HF-PATH", words, text, shell("curl", "-i", case.target))
+    return finding(
+        "HF-PATH",
+        f"{why}; no MCP endpoint answers at {', '.join(paths)}",
+        "look up the path in the server's documentation and write it into `url`; this command shows the answer",
+        shell("curl", "-i", case.target),
+    )
 
 
 def _usual_endpoints(spec: ServerSpec) -> Iterator[Endpoint]:
@@ -458,9 +501,12 @@ def forbidden(case: Case, seen: HttpStatus) -> Finding:
     if is_wrong_host(seen):
         return wrong_host(case, seen)
     who = "your credentials are" if seen.credentials_sent else "a request without credentials is"
-    text = "ask the operator of the server, or of the gateway in front of it, for access; then this succeeds"
-    words = f"access was denied: {who} not allowed to use it (HTTP 403{f': {body}' if body else ''})"
-    return finding("HF-DENIED", words, text, case.again)
+    return finding(
+        "HF-DENIED",
+        f"access was denied: {who} not allowed to use it (HTTP 403{f': {body}' if body else ''})",
+        "ask the operator of the server, or of the gateway in front of it, for access; then this succeeds",
+        case.again,
+    )
 
 
 def is_wrong_host(seen: HttpStatus) -> bool:
@@ -476,8 +522,12 @@ def wrong_host(case: Case, seen: HttpStatus) -> Finding:
     if host in ("127.0.0.1", "::1"):
         url = urlsplit(case.spec.url)
         other = url._replace(netloc="localhost" + (f":{url.port}" if url.port else ""))
-        text = "write `localhost`, as such servers expect"
-        return finding("HF-DENIED-HOST", words, text, edits=case.url_edit(other.geturl(), certain=False))
+        return finding(
+            "HF-DENIED-HOST",
+            words,
+            "write `localhost`, as such servers expect",
+            edits=case.url_edit(other.geturl(), certain=False),
+        )
     text = (
         "write the host name that the server accepts into the URL, or allow this one at the server; then this succeeds"
     )
@@ -497,12 +547,18 @@ def authorization_outage(case: Case, seen: HttpStatus) -> Finding:
     body = quoted(seen.body)
     words = f"the gateway could not complete its authorization check (HTTP {seen.status}: {body}); this is not a denial"
     if seen.headers.get("server", "").lower() == "envoy":
-        text = f"raise the gateway's authorization timeout: {ENVOY_SETTING}; then this succeeds"
-        return finding("HF-AUTH-OUTAGE", words, text, case.again)
-    text = (
-        f"raise the gateway's authorization timeout: {AGENTGATEWAY_SETTING}; this command writes such a configuration"
+        return finding(
+            "HF-AUTH-OUTAGE",
+            words,
+            f"raise the gateway's authorization timeout: {ENVOY_SETTING}; then this succeeds",
+            case.again,
+        )
+    return finding(
+        "HF-AUTH-OUTAGE",
+        words,
+        f"raise the gateway's authorization timeout: {AGENTGATEWAY_SETTING}; this command writes such a configuration",
+        command_line("gateway", "render", "--ext-auth-timeout", "10s"),
     )
-    return finding("HF-AUTH-OUTAGE", words, text, command_line("gateway", "render", "--ext-auth-timeout", "10s"))
 
 
 def _unclear(case: Case, body: str) -> Finding:
@@ -512,12 +568,16 @@ def _unclear(case: Case, body: str) -> Finding:
         if not body
         else "`failureMode: {denyWithStatus: 503}` in its extAuthz policy"
     )
-    words = f"access was denied (HTTP 403{f': {quoted(body)}' if body else ', no reason given'})"
     text = (
         f"ask for access; if every user is denied, {gateway} may report an authorization outage as this 403: "
         f"set {switch}, and raise its timeout ({AGENTGATEWAY_SETTING if body else ENVOY_SETTING})"
     )
-    return finding("HF-DENIED-UNCLEAR", words, text, case.again)
+    return finding(
+        "HF-DENIED-UNCLEAR",
+        f"access was denied (HTTP 403{f': {quoted(body)}' if body else ', no reason given'})",
+        text,
+        case.again,
+    )
 
 
 def _needed(case: Case, login: Login | None = None) -> Finding:
@@ -550,8 +610,12 @@ def _replace(case: Case, code: str, words: str, *, kind: str = "a new token") ->
         scheme, what, kind = "Basic", "CREDENTIALS", "the right `user:password` in base64"
     variables = case.definition.expansion.sources((*case.definition.path, "headers"))
     if variables:
-        text = f"get {kind} and put it into {variables[0]} (this command waits for you to paste it)"
-        return finding(code, words, text, ask_for(variables[0]))
+        return finding(
+            code,
+            words,
+            f"get {kind} and put it into {variables[0]} (this command waits for you to paste it)",
+            ask_for(variables[0]),
+        )
     name = _variable_for(case.id, what)
     text = f"get {kind}, put it into a variable (this command waits for you to paste it), and use it in the definition"
     edits = (case.edit("headers.Authorization", f"{scheme} ${{env:{name}}}"),)
@@ -561,8 +625,9 @@ def _replace(case: Case, code: str, words: str, *, kind: str = "a new token") ->
 def _scope(case: Case, challenge: Challenge) -> Finding:
     scope = " ".join(challenge.scope)
     named = f"the scope {quoted_name(scope, 200, ticks=True)}" if scope else "a scope"
-    words = f"its token lacks {named}, which the server requires"
-    return _replace(case, "HF-AUTH-SCOPE", words, kind=f"a token with {named}")
+    return _replace(
+        case, "HF-AUTH-SCOPE", f"its token lacks {named}, which the server requires", kind=f"a token with {named}"
+    )
 
 
 def _challenge(seen: HttpStatus) -> str:
@@ -592,15 +657,23 @@ async def login_wanted(case: Case, challenge: Challenge, login: Login) -> Findin
         case LoginState.NONE:
             return await _first_login(case, challenge, login)
         case LoginState.GOOD:
-            words = "the server does not accept the login (HTTP 401)"
-            return finding("HF-AUTH-REJECTED", words, "log in again", login.command)
+            return finding(
+                "HF-AUTH-REJECTED", "the server does not accept the login (HTTP 401)", "log in again", login.command
+            )
         case LoginState.EXCHANGED:
-            words = "the server does not accept the token that the hub got for this user (HTTP 401)"
-            text = "compare `credentials` of its definition with what the server accepts"
-            return finding("HF-AUTH-REJECTED", words, text, *open_definition(case))
+            return finding(
+                "HF-AUTH-REJECTED",
+                "the server does not accept the token that the hub got for this user (HTTP 401)",
+                "compare `credentials` of its definition with what the server accepts",
+                *open_definition(case),
+            )
         case LoginState.EXPIRED | LoginState.REFUSED:
-            words = f"its login has ended (HTTP 401): {case.learned.login_ended or 'it cannot be renewed'}"
-            return finding("HF-LOGIN-ENDED", words, "log in again", login.command)
+            return finding(
+                "HF-LOGIN-ENDED",
+                f"its login has ended (HTTP 401): {case.learned.login_ended or 'it cannot be renewed'}",
+                "log in again",
+                login.command,
+            )
 
 
 def login_scope(challenge: Challenge, login: Login) -> Finding:
@@ -627,8 +700,13 @@ async def _first_login(case: Case, challenge: Challenge, login: Login) -> Findin
         return finding("HF-AUTH-NEEDED", words, "log in", login.command)
     words = f"the server asks for a login, and its definition lacks {named_inputs(missing)}"
     it = "it" if len(missing) == 1 else "them"
-    text = f"ask the operator of the authorization server for {it}, write {it} into the definition, then log in"
-    return finding("HF-LOGIN-INPUT", words, text, login.command, edits=input_edits(case, missing))
+    return finding(
+        "HF-LOGIN-INPUT",
+        words,
+        f"ask the operator of the authorization server for {it}, write {it} into the definition, then log in",
+        login.command,
+        edits=input_edits(case, missing),
+    )
 
 
 CLIENT_ID = "the id that Holdfast was registered with"

@@ -537,8 +537,12 @@ def _hub_seen(hub: LiveHub | None) -> HubSeen | None:
 def _hub_findings(hub: LiveHub) -> Iterator[Finding]:
     """What is wrong with the running hub itself."""
     if hub.error:
-        words = f"a hub serves this configuration and did not answer: {hub.error}"
-        yield finding("HF-HUB-SILENT", words, "look at its log, or restart it", command_line("status"))
+        yield finding(
+            "HF-HUB-SILENT",
+            f"a hub serves this configuration and did not answer: {hub.error}",
+            "look at its log, or restart it",
+            command_line("status"),
+        )
     if hub.view is None:
         return
     # Its own words, which `status` and the page show too: configurations and clocks of replicas that do not agree.

@@ -102,10 +102,9 @@ def no_address(case: Case, route: Route, *, exists: bool) -> Finding:
     if route.proxy:
         return proxied(case, route, f"its host name {route.host} does not resolve")
     if exists:
-        words = f"the host name {route.host} could not be looked up: the name server does not answer"
         return finding(
             "HF-DNS-SERVER",
-            words,
+            f"the host name {route.host} could not be looked up: the name server does not answer",
             "check this machine's network and name server, then try again",
             "cat /etc/resolv.conf",
             case.again,
@@ -170,9 +169,12 @@ def proxied(case: Case, route: Route, why: str, *, code: str = "HF-PROXY-DOWN") 
 def cut(case: Case, seen: NetworkFailure) -> Finding:
     """An open connection broke."""
     how = "reset" if seen.fault is NetworkFault.RESET else "closed"
-    text = "the server may have crashed on the request: look at its log, then try again"
-    words = f"the connection was {how} before an answer came"
-    return finding("HF-CUT", words, text, case.again)
+    return finding(
+        "HF-CUT",
+        f"the connection was {how} before an answer came",
+        "the server may have crashed on the request: look at its log, then try again",
+        case.again,
+    )
 
 
 def silent(case: Case, seen: TimedOut) -> Finding:
@@ -244,9 +246,12 @@ async def unverified(case: Case, route: Route, seen: TlsFailure) -> Finding:
     if seen.fault is TlsFault.HANDSHAKE:
         return await no_handshake(case, route)
     if seen.fault is TlsFault.CLIENT_CERTIFICATE:
-        words = f"{route} demands a client certificate, and Holdfast sends none"
-        text = "let a local proxy with that certificate connect to it, and put the proxy's address into `url`"
-        return finding("HF-TLS-HANDSHAKE", words, text, _show(route))
+        return finding(
+            "HF-TLS-HANDSHAKE",
+            f"{route} demands a client certificate, and Holdfast sends none",
+            "let a local proxy with that certificate connect to it, and put the proxy's address into `url`",
+            _show(route),
+        )
     shown = await _look(route)
     fault = _of_dates(shown) or seen.fault
     also = f"; it is also signed by {_signer(shown)}, which this machine does not trust"
@@ -256,21 +261,32 @@ async def unverified(case: Case, route: Route, seen: TlsFailure) -> Finding:
             return _clock(shown)
         case TlsFault.EXPIRED:
             when = f" on {shown.ends:%Y-%m-%d}" if shown else ""
-            text = f"ask the operator of {route.host} to renew it; this command shows the certificate"
-            return finding("HF-TLS-EXPIRED", f"the certificate of {route} expired{when}{also}", text, _show(route))
+            return finding(
+                "HF-TLS-EXPIRED",
+                f"the certificate of {route} expired{when}{also}",
+                f"ask the operator of {route.host} to renew it; this command shows the certificate",
+                _show(route),
+            )
         case TlsFault.NOT_YET_VALID:
             when = f" before {shown.begins:%Y-%m-%d}" if shown else " yet"
-            text = "ask the operator to replace it, or wait; if this machine's clock is wrong, set it"
-            words = f"the certificate of {route} is not valid{when}{also}"
-            return finding("HF-TLS-EARLY", words, text, _show(route), "date")
+            return finding(
+                "HF-TLS-EARLY",
+                f"the certificate of {route} is not valid{when}{also}",
+                "ask the operator to replace it, or wait; if this machine's clock is wrong, set it",
+                _show(route),
+                "date",
+            )
         case TlsFault.WRONG_NAME:
             return _other_name(case, route, shown)
         case TlsFault.UNKNOWN_CA:
             return _unknown_authority(route, shown)
         case _:
-            text = f"ask the operator of {route.host} to replace it; this command shows more"
-            words = f"the certificate of {route} does not verify: {seen.detail or 'OpenSSL does not say why'}"
-            return finding("HF-TLS-UNVERIFIED", words, text, _show(route))
+            return finding(
+                "HF-TLS-UNVERIFIED",
+                f"the certificate of {route} does not verify: {seen.detail or 'OpenSSL does not say why'}",
+                f"ask the operator of {route.host} to replace it; this command shows more",
+                _show(route),
+            )
 
 
 def _of_dates(shown: _Certificate | None) -> TlsFault | None:
@@ -313,8 +329,9 @@ def _other_name(case: Case, route: Route, shown: _Certificate | None) -> Finding
         return finding("HF-TLS-NAME", words, "use a host name in `url` that the certificate contains", _show(route))
     parts = urlsplit(case.spec.url)
     there = parts._replace(netloc=f"{usable}:{parts.port}" if parts.port else usable).geturl()
-    text = "if that is the right server, write this name"
-    return finding("HF-TLS-NAME", words, text, edits=case.url_edit(there, certain=False))
+    return finding(
+        "HF-TLS-NAME", words, "if that is the right server, write this name", edits=case.url_edit(there, certain=False)
+    )
 
 
 def _unknown_authority(route: Route, shown: _Certificate | None) -> Finding:
@@ -347,12 +364,20 @@ async def no_handshake(case: Case, route: Route, *, after: float | None = None, 
     """The finding for a handshake that failed or did not end, or in which the server left."""
     if await speaks_plain_http(route):
         there = urlsplit(case.spec.url)._replace(scheme="http").geturl()
-        words = f"{route} speaks plain http, and `url` says https"
-        return finding("HF-TLS-PLAIN", words, "write http", edits=case.url_edit(there, certain=False))
+        return finding(
+            "HF-TLS-PLAIN",
+            f"{route} speaks plain http, and `url` says https",
+            "write http",
+            edits=case.url_edit(there, certain=False),
+        )
     how = "was broken off by the server" if cut else "failed"
     how = how if after is None else f"did not end within {after:.3g} s"
-    text = "check the server's TLS settings (versions, ciphers, a client certificate); this command shows the handshake"
-    return finding("HF-TLS-HANDSHAKE", f"the TLS handshake with {route} {how}", text, _show(route))
+    return finding(
+        "HF-TLS-HANDSHAKE",
+        f"the TLS handshake with {route} {how}",
+        "check the server's TLS settings (versions, ciphers, a client certificate); this command shows the handshake",
+        _show(route),
+    )
 
 
 def _show(route: Route) -> str:

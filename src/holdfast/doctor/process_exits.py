@@ -147,8 +147,12 @@ def _missing(case: Case, command: str) -> Finding:
         where = f"the command `{command}` is not on the PATH that servers get"
         near = value = _instead(case, name)
     if near:
-        text = f"if `{near}` is the right name, write it"
-        return finding("HF-COMMAND-MISSING", where, text, edits=(case.edit("command", value),))
+        return finding(
+            "HF-COMMAND-MISSING",
+            where,
+            f"if `{near}` is the right name, write it",
+            edits=(case.edit("command", value),),
+        )
     otherwise = _package_runner(case, name) or f"install `{name}`, or write its full path into `command`"
     return finding("HF-COMMAND-MISSING", where, *_getting(name, otherwise))
 
@@ -242,8 +246,13 @@ async def ended(case: Case, seen: ProcessExit) -> Finding:
     need = need_of(seen.stderr) or need_of(seen.noise)
     end = _End(case, seen)
     if -seen.code in STOPPED_FROM_OUTSIDE:
-        text = "try again; if it happens again, look in the system's log for the cause, such as no free memory"
-        return finding("HF-KILLED", f"its process was {end.how}", text, case.again, detail=end.tail)
+        return finding(
+            "HF-KILLED",
+            f"its process was {end.how}",
+            "try again; if it happens again, look in the system's log for the cause, such as no free memory",
+            case.again,
+            detail=end.tail,
+        )
     return await _ADVICE[need.kind](end, need) if need is not None else _plain(end)
 
 
@@ -308,8 +317,9 @@ def _unfinished(end: _End) -> Finding | None:
         return None
     text = "it was cut off, or failed: remove it, and install the package elsewhere, where npm shows its errors"
     install = f'cd "$(mktemp -d)" && {shell("npm", "install", wanted)}'
-    words = ": npx did not finish the installation of its package"
-    return end.finding("HF-EXIT-MODULE", words, text, _removing(folder), install)
+    return end.finding(
+        "HF-EXIT-MODULE", ": npx did not finish the installation of its package", text, _removing(folder), install
+    )
 
 
 async def _variable(end: _End, need: Need) -> Finding:
@@ -335,24 +345,35 @@ async def _variable(end: _End, need: Need) -> Finding:
 async def _argument(end: _End, need: Need) -> Finding:
     named = " and ".join(quoted_name(name, ticks=True) for name in need.names)
     plural = len(need.names) > 1
-    words = f". It needs the argument{'s' if plural else ''} {named}"
-    text = f"add {'them' if plural else 'it'} to `args`; this command shows what it accepts"
-    return end.by_hand("HF-EXIT-ARGUMENT", words, text, "--help")
+    return end.by_hand(
+        "HF-EXIT-ARGUMENT",
+        f". It needs the argument{'s' if plural else ''} {named}",
+        f"add {'them' if plural else 'it'} to `args`; this command shows what it accepts",
+        "--help",
+    )
 
 
 async def _python_module(end: _End, need: Need) -> Finding:
     module = need.names[0]
-    words = f": Python has no module {quoted_name(module, ticks=True)}"
-    text = f"install it for the Python that runs the server ({end.case.learned.program or end.case.spec.command})"
-    return _installing(end, "HF-EXIT-MODULE", words, text, module)
+    return _installing(
+        end,
+        "HF-EXIT-MODULE",
+        f": Python has no module {quoted_name(module, ticks=True)}",
+        f"install it for the Python that runs the server ({end.case.learned.program or end.case.spec.command})",
+        module,
+    )
 
 
 async def _node_module(end: _End, need: Need) -> Finding:
     module = need.names[0]
     words = f": Node has no module {quoted_name(module, ticks=True)}"
     if module.startswith(("/", ".")):
-        text = "that file does not exist: build the server, or correct its path in `args`"
-        return end.finding("HF-EXIT-MODULE", words, text, shell("ls", "-l", module))
+        return end.finding(
+            "HF-EXIT-MODULE",
+            words,
+            "that file does not exist: build the server, or correct its path in `args`",
+            shell("ls", "-l", module),
+        )
     install = f"cd {shell(str(end.case.spec.cwd or '.'))} && {shell('npm', 'install', module)}"
     return end.finding("HF-EXIT-MODULE", words, "install it in the server's folder", install)
 
@@ -363,8 +384,9 @@ async def _npx_folder(end: _End, need: Need) -> Finding:
         "an installation that was cut off stays incomplete: remove it, and allow more time; if that does not help, the "
         "package itself is incomplete"
     )
-    words = ": a file is missing in what npx installed"
-    return end.finding("HF-EXIT-MODULE", words, text, _removing(need.names[0]), end.case.again)
+    return end.finding(
+        "HF-EXIT-MODULE", ": a file is missing in what npx installed", text, _removing(need.names[0]), end.case.again
+    )
 
 
 def _removing(folder: str) -> str:
@@ -382,8 +404,9 @@ async def _python_package(end: _End, need: Need) -> Finding:
         version = f"<{_release(has)}"
     if version:
         return _installing(end, "HF-EXIT-VERSION", words, f"install {package}{version} for it", package + version)
-    text = "install the version that it was written for; this command runs it again"
-    return end.by_hand("HF-EXIT-VERSION", words, text)
+    return end.by_hand(
+        "HF-EXIT-VERSION", words, "install the version that it was written for; this command runs it again"
+    )
 
 
 _DIST_INFO = re.compile(r"([A-Za-z0-9._]+)-(\d+(?:\.\d+)*)[\w.+!]*\.dist-info")
@@ -454,9 +477,12 @@ def _python_of(case: Case) -> str:
 async def _address(end: _End, need: Need) -> Finding:
     here = need.names[0].startswith(("127.", "localhost", "[::1]"))
     cure = "start the service that should listen there" if here else "check that this machine can reach it"
-    text = f"{cure}, or correct its address in `env` or `args`; then try again"
-    words = f": it could not reach {quoted_name(need.names[0])}"
-    return end.finding("HF-EXIT-ADDRESS", words, text, end.case.again)
+    return end.finding(
+        "HF-EXIT-ADDRESS",
+        f": it could not reach {quoted_name(need.names[0])}",
+        f"{cure}, or correct its address in `env` or `args`; then try again",
+        end.case.again,
+    )
 
 
 async def _port(end: _End, need: Need) -> Finding:
@@ -464,11 +490,19 @@ async def _port(end: _End, need: Need) -> Finding:
     hub = end.case.tools.hub
     server = await hub.server(end.case.id) if hub is not None else None
     if server is not None and server.status == "available":
-        words = f"the hub runs it, and a second process of it cannot run: the first has its port{which}"
-        text = "nothing is wrong; to examine it alone, disable it in the hub, and enable it again afterwards"
-        return finding("HF-HUB-ALONE", words, text, command_line("disable", server=server.id), detail=end.tail)
-    text = "end that process, or give this server another port; this command lists the open ports on this machine"
-    return end.finding("HF-EXIT-PORT", f": another process has its port{which}", text, LISTENERS)
+        return finding(
+            "HF-HUB-ALONE",
+            f"the hub runs it, and a second process of it cannot run: the first has its port{which}",
+            "nothing is wrong; to examine it alone, disable it in the hub, and enable it again afterwards",
+            command_line("disable", server=server.id),
+            detail=end.tail,
+        )
+    return end.finding(
+        "HF-EXIT-PORT",
+        f": another process has its port{which}",
+        "end that process, or give this server another port; this command lists the open ports on this machine",
+        LISTENERS,
+    )
 
 
 async def _package(end: _End, need: Need) -> Finding:
@@ -500,18 +534,24 @@ async def _executable(end: _End, need: Need) -> Finding:
     """A package that has no executable of the wanted name."""
     code, args = "HF-EXIT-EXECUTABLE", end.args
     if not need.names:  # npx finds nothing to run in it, or too much
-        words = f": {end.runner} does not know which executable of {quoted_name(end.package, ticks=True)} to run"
         text = (
             "if this lists executables, write `-p`, the package, and the name of one into `args`; "
             "else it is not a server"
         )
-        return end.finding(code, words, text, shell("npm", "view", end.package, "bin"))
+        return end.finding(
+            code,
+            f": {end.runner} does not know which executable of {quoted_name(end.package, ticks=True)} to run",
+            text,
+            shell("npm", "view", end.package, "bin"),
+        )
     package, wanted = need.names[0], need.names[-1]
     named = quoted_name(package, ticks=True)
     if not need.others:
-        words = f": the package {named} has no executable, so it is not a server"
-        text = "write the name of the server's package into `args`; this command runs it again"
-        return end.by_hand(code, words, text)
+        return end.by_hand(
+            code,
+            f": the package {named} has no executable, so it is not a server",
+            "write the name of the server's package into `args`; this command runs it again",
+        )
     name = next(iter(get_close_matches(wanted, need.others, n=1)), need.others[0])
     has = ", ".join(quoted_name(one, ticks=True) for one in need.others[:4])
     words = f": the package {named} has no executable {quoted_name(wanted, ticks=True)}, but {has}"
@@ -523,8 +563,12 @@ async def _executable(end: _End, need: Need) -> Finding:
     if at is None:
         return end.finding(code, words, "name it", shell("uvx", "--from", package, name, "--help"))
     source = args[at] if _same_package(args[at], package) else package
-    text = f'name the package and the executable: "{option}", "{source}", "{name}"'
-    return end.with_args(code, words, text, [*args[:at], option, source, name, *args[at + 1 :]])
+    return end.with_args(
+        code,
+        words,
+        f'name the package and the executable: "{option}", "{source}", "{name}"',
+        [*args[:at], option, source, name, *args[at + 1 :]],
+    )
 
 
 async def _withdrawn(end: _End, need: Need) -> Finding:
@@ -537,8 +581,12 @@ async def _withdrawn(end: _End, need: Need) -> Finding:
         return end.with_arg("HF-EXIT-WITHDRAWN", words, "use its successor", at, need.others[0])
     if need.version and at is not None:
         return end.with_arg("HF-EXIT-WITHDRAWN", words, "use the current version", at, _package_in(end.args[at]))
-    text = "use another server for this; this command removes this one from the file"
-    return end.finding("HF-EXIT-WITHDRAWN", words, text, command_line("remove", server=end.case.id))
+    return end.finding(
+        "HF-EXIT-WITHDRAWN",
+        words,
+        "use another server for this; this command removes this one from the file",
+        command_line("remove", server=end.case.id),
+    )
 
 
 async def _broken(end: _End, need: Need) -> Finding:
@@ -551,8 +599,13 @@ async def _broken(end: _End, need: Need) -> Finding:
     )
     earlier = at is not None and "@<" in end.args[at]
     if at is not None and version and not earlier:
-        text = "this is a fault of that release: report it to its authors, and use an earlier one until it is fixed"
-        return end.with_arg("HF-EXIT-BROKEN", words, text, at, f"{package}@<{version}")
+        return end.with_arg(
+            "HF-EXIT-BROKEN",
+            words,
+            "this is a fault of that release: report it to its authors, and use an earlier one until it is fixed",
+            at,
+            f"{package}@<{version}",
+        )
     it = "this release too, as the one after it" if earlier else "that release"
     text = f"this is a fault of {it}: report it to its authors, and name another version in `args`"
     look = shell("npm", "view", end.package or package, "versions")
@@ -605,8 +658,11 @@ async def _certificate(end: _End, need: Need) -> Finding:
     words = f": it does not trust the certificate{of}"
     name = "NODE_EXTRA_CA_CERTS" if end.runner.startswith(("npx", "npm", "node", "bun")) else "SSL_CERT_FILE"
     if name in environment_of(end.case.spec):
-        text = f"add the certificate of its authority to the file in `{name}`; this command runs it again"
-        return end.by_hand("HF-EXIT-CERTIFICATE", words, text)
+        return end.by_hand(
+            "HF-EXIT-CERTIFICATE",
+            words,
+            f"add the certificate of its authority to the file in `{name}`; this command runs it again",
+        )
     if name in os.environ:
         words += f". `{name}` is exported here, but servers get only the variables in `env`"
         value, text, certain = f"${{env:{name}}}", "add it to the definition", True
@@ -635,15 +691,24 @@ _UV_PYTHON = re.compile(r"the current Python version \(([\d.]+)\) does not satis
 async def _runtime(end: _End, need: Need) -> Finding:
     kind, version = need.names[0], need.version
     if (current := _UV_PYTHON.search(end.stderr)) is not None and version and _uv_options(end) is not None:
-        words = f": it needs Python {version}, and uvx uses {current[1]}"
-        return _with_uvx(end, "HF-EXIT-RUNTIME", words, "let uvx find or install that Python", "--python", version)
+        return _with_uvx(
+            end,
+            "HF-EXIT-RUNTIME",
+            f": it needs Python {version}, and uvx uses {current[1]}",
+            "let uvx find or install that Python",
+            "--python",
+            version,
+        )
     program = _runtime_program(end.case, kind)
     has = await _version_of(program, environment_of(end.case.spec))
     is_now = quoted_name(has, 40) if has else "of another version"
     asked = f"{kind.title()} {version}" if version else f"a newer {kind.title()}"
-    text = f"install {asked} and write its full path into `command`, or put it first on PATH"
-    words = f": it needs {asked}, and {program} is {is_now}"
-    return end.finding("HF-EXIT-RUNTIME", words, text, shell(program, "--version"))
+    return end.finding(
+        "HF-EXIT-RUNTIME",
+        f": it needs {asked}, and {program} is {is_now}",
+        f"install {asked} and write its full path into `command`, or put it first on PATH",
+        shell(program, "--version"),
+    )
 
 
 def _runtime_program(case: Case, kind: str) -> str:
