@@ -308,9 +308,10 @@ async def look_at_name(case: Case) -> Observation:
         with anyio.fail_after(case.left):
             case.learned.addresses = await case.tools.resolve(route.host, route.port)
     except TimeoutError:
-        return found(network.no_address(case, route, exists=True))
+        return found(network.not_reached(case, route, "no name server"))
     except socket.gaierror as exc:
-        return found(network.no_address(case, route, exists=exc.errno not in _ANSWERED_NO))
+        how: network.Unreached = "no name" if exc.errno in _ANSWERED_NO else "no name server"
+        return found(network.not_reached(case, route, how))
     by = f" (the proxy of {route.variable})" if route.proxy else ""
     return Observation(f"{route.host} is {', '.join(case.learned.addresses[:3])}{by}")
 
@@ -326,7 +327,7 @@ async def look_at_port(case: Case) -> Observation:
         if accepted:
             return Observation(f"{accepted} port {route.port} accepts connections")
         return found(route_failed(case, route, failures[0]))
-    return found(network.filtered(case, route, round(patience, 1)))
+    return found(network.not_reached(case, route, "no answer", after=round(patience, 1)))
 
 
 async def _any_accepts(addresses: tuple[str, ...], port: int, failures: list[Evidence]) -> str:

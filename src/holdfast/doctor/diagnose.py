@@ -148,13 +148,13 @@ def route_failed(case: Case, route: Route, seen: Evidence) -> Finding:
     """The finding for a connection that could not be made."""
     match seen:
         case NetworkFailure(fault=NetworkFault.REFUSED):
-            return network.refused(case, route)
+            return network.not_reached(case, route, "refused")
         case NetworkFailure(fault=NetworkFault.NAME_RESOLUTION):
-            return network.no_address(case, route, exists=False)
+            return network.not_reached(case, route, "no name")
         case TimedOut():
-            return network.filtered(case, route, seen.after)
+            return network.not_reached(case, route, "no answer", after=seen.after)
         case _:
-            return network.unreachable(case, route)
+            return network.not_reached(case, route, "no route")
 
 
 async def _network(case: Case, seen: NetworkFailure) -> Finding:

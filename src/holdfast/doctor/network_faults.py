@@ -16,10 +16,12 @@ import socket
 import ssl
 import sys
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import anyio
@@ -45,19 +47,16 @@ __all__ = [
     "LISTENERS",
     "SET_CLOCK",
     "cut",
-    "filtered",
     "lookup",
-    "no_address",
     "no_handshake",
     "not_judged",
+    "not_reached",
     "proxied",
-    "refused",
     "resolve",
     "show_route",
     "silent",
     "speaks_plain_http",
     "speaks_tls",
-    "unreachable",
     "unverified",
 ]
 
@@ -97,63 +96,56 @@ async def resolve(host: str, port: int) -> tuple[str, ...]:
     return await asyncio.wrap_future(answer)
 
 
-def no_address(case: Case, route: Route, *, exists: bool) -> Finding:
-    """The name does not resolve; ``exists`` means that the name server did not answer, so the name may exist."""
-    if route.proxy:
-        return proxied(case, route, f"its host name {route.host} does not resolve")
-    if exists:
-        return finding(
+Unreached: TypeAlias = Literal["no name", "no name server", "refused", "no answer", "no route"]
+"""Why no connection was made."""
+
+
+def not_reached(case: Case, route: Route, how: Unreached, *, after: float = 0.0) -> Finding:
+    """No connection was made, for a reason of the table. Behind a proxy the route leads to it, so the proxy failed."""
+    here = is_loopback(route.host)
+    where = "this machine" if here else route.host
+    inside = "" if "." in route.host else "; a name without a dot exists only inside its own network"
+    known: Mapping[Unreached, tuple[str, ...]] = {
+        # what is said of a proxy; then the code, the fault, the remedy and its commands
+        "no name": (
+            f"its host name {route.host} does not resolve",
+            "HF-DNS-NAME",
+            f"there is no host named {route.host}{inside}",
+            "correct the host in `url`, or connect to the network in which it exists; this command succeeds then",
+            lookup(route.host),
+        ),
+        "no name server": (
+            f"its host name {route.host} does not resolve",
             "HF-DNS-SERVER",
             f"the host name {route.host} could not be looked up: the name server does not answer",
             "check this machine's network and name server, then try again",
             "cat /etc/resolv.conf",
             case.again,
-        )
-    inside = "" if "." in route.host else "; a name without a dot exists only inside its own network"
-    return finding(
-        "HF-DNS-NAME",
-        f"there is no host named {route.host}{inside}",
-        "correct the host in `url`, or connect to the network in which it exists; this command succeeds then",
-        lookup(route.host),
-    )
-
-
-def refused(case: Case, route: Route) -> Finding:
-    """The machine refused the connection."""
-    if route.proxy:
-        return proxied(case, route, "it refuses connections")
-    where = "on this machine" if is_loopback(route.host) else f"on {route.host}"
-    listing = LISTENERS if is_loopback(route.host) else shell("ssh", "--", route.host, "ss", "-ltn")
-    return finding(
-        "HF-REFUSED",
-        f"nothing listens at {route}: the connection was refused",
-        f"start the server, or correct the port in `url`; this command lists the open ports {where}",
-        listing,
-    )
-
-
-def filtered(case: Case, route: Route, after: float) -> Finding:
-    """No reply came."""
-    if route.proxy:
-        return proxied(case, route, f"it did not answer within {after:g} s")
-    return finding(
-        "HF-FILTERED",
-        f"{route} did not answer within {after:g} s: a firewall drops the packets, or the host is off",
-        "connect the VPN, open the port, or correct the host in `url`; this command succeeds when the port is open",
-        shell("nc", "-vz", "-w", "5", "--", route.host, str(route.port)),
-    )
-
-
-def unreachable(case: Case, route: Route) -> Finding:
-    """The network reported that there is no route."""
-    if route.proxy:
-        return proxied(case, route, "there is no route to it")
-    return finding(
-        "HF-UNREACHABLE",
-        f"there is no route to {route}",
-        "connect to the host's network or VPN; this command then shows the route",
-        show_route((case.learned.addresses or (route.host,))[0]),
-    )
+        ),
+        "refused": (
+            "it refuses connections",
+            "HF-REFUSED",
+            f"nothing listens at {route}: the connection was refused",
+            f"start the server, or correct the port in `url`; this command lists the open ports on {where}",
+            LISTENERS if here else shell("ssh", "--", route.host, "ss", "-ltn"),
+        ),
+        "no answer": (
+            f"it did not answer within {after:g} s",
+            "HF-FILTERED",
+            f"{route} did not answer within {after:g} s: a firewall drops the packets, or the host is off",
+            "connect the VPN, open the port, or correct the host in `url`; this command succeeds when the port is open",
+            shell("nc", "-vz", "-w", "5", "--", route.host, str(route.port)),
+        ),
+        "no route": (
+            "there is no route to it",
+            "HF-UNREACHABLE",
+            f"there is no route to {route}",
+            "connect to the host's network or VPN; this command then shows the route",
+            show_route((case.learned.addresses or (route.host,))[0]),
+        ),
+    }
+    of_proxy, code, words, remedy, *commands = known[how]
+    return proxied(case, route, of_proxy) if route.proxy else finding(code, words, remedy, *commands)
 
 
 def proxied(case: Case, route: Route, why: str, *, code: str = "HF-PROXY-DOWN") -> Finding:
