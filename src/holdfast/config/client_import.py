@@ -566,10 +566,8 @@ def still_pointed(around: ClientPaths) -> Iterator[tuple[str, Path]]:
 
 def _undoing(client: KnownClient, backup: Backup) -> UndoPlan:
     place = backup.place
-    if not place.file.exists():
-        return UndoPlan(client=client, backup=backup, after=backup.before, exact=True)
-    now = ClientFile.read(place.file)
-    if backup.is_untouched(now.text):
+    now = ClientFile.read(place.file) if place.file.exists() else None
+    if now is None or backup.is_untouched(now.text):
         return UndoPlan(client=client, backup=backup, after=backup.before, exact=True)
     after = now.put_back(place.path, ClientFile(place.file, backup.before), backup.moved, hub=HUB)
     return UndoPlan(client=client, backup=backup, after=after, exact=False)

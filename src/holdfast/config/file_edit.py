@@ -119,13 +119,7 @@ class ClientFile:
         back = {name: old[name] for name in names if name in old and name not in here}
         if hub in old:
             back[hub] = old[hub]
-        if not self._is_toml:
-            return self.edited(path, without=[hub], with_=back)
-        text = self.edited(path, without=[hub])
-        for name in back:
-            text = text.rstrip("\n") + "\n\n" + table_text(before.text, path, name)
-        self._check(text, path, {key: value for key, value in here.items() if key != hub} | back)
-        return text
+        return self.edited(path, without=[hub], with_=back)
 
     @property
     def _is_toml(self) -> bool:
@@ -482,13 +476,6 @@ def remove_table(text: str, path: tuple[str, ...], name: str) -> str:
     return document.as_string()
 
 
-def table_text(text: str, path: tuple[str, ...], name: str) -> str:
-    """The table ``name`` at ``path`` and those below it, as they are written."""
-    document = tomlkit.parse(text)
-    _keep(document, (*path, name))
-    return document.as_string()
-
-
 def put_table(text: str, path: tuple[str, ...], name: str, value: object) -> str:
     """``text`` with the table at its end; an earlier one of that name is gone."""
     text = remove_table(text, path, name)
@@ -512,15 +499,6 @@ def _found(container: Container, path: tuple[str, ...]) -> Iterator[tuple[Contai
                 yield container, index
             elif isinstance(item, Table | InlineTable):
                 yield from _found(item.value, path[1:])
-
-
-def _keep(container: Container, path: tuple[str, ...]) -> None:
-    """Drop everything but the table at ``path``."""
-    for index, (key, item) in enumerate(container.body):
-        if key is None or key.key != path[0]:
-            container.body[index] = (None, Null())
-        elif len(path) > 1 and isinstance(item, Table):
-            _keep(item.value, path[1:])
 
 
 def _tail(table: Table) -> str:

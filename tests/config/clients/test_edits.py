@@ -8,7 +8,7 @@ import tomllib
 import pytest
 from hypothesis import given, strategies as st
 
-from holdfast.config.file_edit import put_table, remove_member, remove_table, set_member, table_text
+from holdfast.config.file_edit import put_table, remove_member, remove_table, set_member
 from holdfast.config.jsonc import parse
 
 FILE = """\
@@ -166,8 +166,8 @@ def test_a_table_is_added_at_the_end() -> None:
 
 
 def test_what_was_taken_out_can_be_put_back() -> None:
-    taken = table_text(TOML, ("mcp_servers",), "github")
-    again = remove_table(TOML, ("mcp_servers",), "github") + taken
+    github = tomllib.loads(TOML)["mcp_servers"]["github"]
+    again = put_table(remove_table(TOML, ("mcp_servers",), "github"), ("mcp_servers",), "github", github)
     assert tomllib.loads(again) == tomllib.loads(TOML)
 
 
