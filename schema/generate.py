@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from holdfast.cli.output import JSON_VERSION
-from holdfast.config.fields import format_duration, format_size
+from holdfast.config.fields import format_duration
 from holdfast.config.file_models import SERVER_KEYS, TOP_KEYS, ConfigFile
 from holdfast.doctor.report import VERSION, Report
 from schema.command_outputs import OUTPUTS
@@ -125,8 +125,16 @@ def _with_readable_default(schema: Mapping[str, Any]) -> dict[str, Any]:
     elif isinstance(default, list):
         default = [format_duration(item) if isinstance(item, float) else item for item in default]
     elif isinstance(default, int) and any("MiB" in pattern for pattern in patterns):
-        default = format_size(default)
+        default = _size(default)
     return {**schema, "default": default}
+
+
+def _size(size: int) -> str:
+    """The shortest spelling of a size that the configuration reads."""
+    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size and size % (1 << shift) == 0:
+            return f"{size >> shift}{unit}"
+    return f"{size}B"
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from holdfast.config import AccessRule, AccessSettings
+from holdfast.config.conditions import _environment
 from tests.config.helpers import read, top_problems
 
 
@@ -64,7 +65,7 @@ def test_rules_that_allow_nothing_need_a_default() -> None:
 
 
 def test_a_condition_without_its_extra_is_an_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.config.conditions._made", [])
+    monkeypatch.setattr("holdfast.config.conditions._environment", _environment.__wrapped__)
     monkeypatch.setitem(sys.modules, "cel_expr_python", None)
     read('{"holdfast": {"access": {"rules": [{"effect": "allow"}]}}}')
     (problem,) = top_problems('{"holdfast": {"access": {"rules": [{"effect": "allow", "when": "true"}]}}}')

@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from holdfast.config.fields import InvalidValue
@@ -176,25 +177,16 @@ def _check_pattern(after: list[tuple[str | None, str]], *, is_method: bool) -> N
         )
 
 
-_made: list[cel.Env] = []
-
-
+@cache
 def _environment() -> cel.Env:
     """The names and functions that expressions have: ``arguments``, and the standard ones of CEL."""
-    if not _made:
-        cel = _library()
-        _made.append(cel.NewEnv(variables={"arguments": cel.Type.Map(cel.Type.STRING, cel.Type.DYN)}))
-    return _made[0]
-
-
-def _library() -> Any:
     try:
         from cel_expr_python import cel  # noqa: PLC0415 - an extra, needed only where a rule has a condition
     except ImportError as exc:
         raise InvalidValue(
             "needs the extra `cel`, which is not installed", hint="run: pip install 'holdfast-mcp[cel]'"
         ) from exc
-    return cel
+    return cel.NewEnv(variables={"arguments": cel.Type.Map(cel.Type.STRING, cel.Type.DYN)})
 
 
 def _compile(text: str) -> cel.Expression:

@@ -47,6 +47,7 @@ from holdfast.errors import Problem
 __all__ = [
     "Definition",
     "ReadContext",
+    "expanded",
     "key_hint",
     "keys_of",
     "read_definition",
@@ -161,6 +162,19 @@ def read_definition(
     return _DefinitionReader(server_id, path, context, problems).read(raw)
 
 
+def expanded(
+    given: dict[str, object], path: KeyPath, context: ReadContext, found: Expansion
+) -> tuple[dict[str, object], list[Problem]]:
+    """The object at ``path`` with its ``${…}`` expanded, and a problem for each reference that cannot be resolved."""
+    variables = variables_for(context.workspace or context.folder, context.environ)
+    result, problems = expand(given, path, variables, found), []
+    for fault in found.faults:
+        message = f"{quoted(joined(fault.path[len(path) :]))} {fault.message}"
+        problem = context.document.problem(fault.path, message, hint=fault.hint)
+        problems.append(replace(problem, variable=fault.variable))
+    return result, problems
+
+
 class _DefinitionFault(NamedTuple):
     """A problem of a definition, before its position in the file is known."""
 
@@ -239,13 +253,8 @@ class _DefinitionReader:
     def _expand(self, given: dict[str, object]) -> dict[str, object]:
         if not self._context.expands:
             return given
-        variables = variables_for(self._context.workspace or self._context.folder, self._context.environ)
-        result = expand(given, self._path, variables, self._found)
-        for fault in self._found.faults:
-            inside = fault.path[len(self._path) :]
-            message = f"{quoted(joined(inside))} {fault.message}"
-            problem = self._context.document.problem(fault.path, message, hint=fault.hint)
-            self._problems.append(replace(problem, variable=fault.variable))
+        result, problems = expanded(given, self._path, self._context, self._found)
+        self._problems += problems
         return result
 
     def _validate(self, given: dict[str, object]) -> ServerFile | None:

@@ -65,7 +65,6 @@ __all__ = [
     "Url",
     "WholeNumber",
     "format_duration",
-    "format_size",
     "kind_of",
     "parse_duration",
     "parse_size",
@@ -155,14 +154,6 @@ def parse_size(value: object) -> int:
     if not 1 <= size <= LARGEST:
         raise InvalidValue("must be between 1 byte and 1024 GiB", hint='write it as in "16MiB"')
     return int(size)
-
-
-def format_size(size: int) -> str:
-    """The shortest spelling that ``parse_size`` reads back as the same size."""
-    for unit in ("GiB", "MiB", "KiB"):
-        if size and size % _BYTES[unit.lower()] == 0:
-            return f"{size // _BYTES[unit.lower()]}{unit}"
-    return f"{size}B"
 
 
 def _without_unit(amount: float) -> InvalidValue:

@@ -19,12 +19,13 @@ from holdfast.config.config_files import find_config, is_named, project_folder, 
 from holdfast.config.definition import (
     Definition,
     ReadContext,
+    expanded,
     keys_of,
     read_definition,
     unknown_key,
     validation_problems,
 )
-from holdfast.config.expand import Expansion, expand, variables_for
+from holdfast.config.expand import Expansion
 from holdfast.config.fields import format_duration, kind_of
 from holdfast.config.file_models import CONNECTION_KEYS, SERVER_KEYS, TOP_KEYS, ConfigFile, SettingsFile, meaning
 from holdfast.config.jsonc import DEEPEST, Document, Duplicate, KeyPath, joined, parse, quoted
@@ -191,7 +192,9 @@ class _DocumentReader:
         top = self._object(value, (), "the configuration")
         self._check_keys(top)
         definitions = tuple(self._definitions(top))
-        written = self._expanded(self._object(_or_nothing(top, _HOLDFAST), (_HOLDFAST,), "`holdfast`"))
+        section = self._object(_or_nothing(top, _HOLDFAST), (_HOLDFAST,), "`holdfast`")
+        written, problems = expanded(section, (_HOLDFAST,), self._context, self._expansion)
+        self._problems += problems
         settings = self._settings(written)
         self._problems += [self._repeated(d) for d in self._document.duplicates if not _inside_a_server(d.path)]
         if self._problems:
@@ -250,14 +253,6 @@ class _DocumentReader:
             yield self._document.problem(("servers", server_id), message, hint="remove one of the two", at_key=True)
 
     # Settings
-
-    def _expanded(self, written: dict[str, object]) -> dict[str, object]:
-        variables = variables_for(self._context.folder, self._context.environ)
-        result = expand(written, (_HOLDFAST,), variables, self._expansion)
-        for fault in self._expansion.faults:
-            message = f"{quoted(joined(fault.path[1:]))} {fault.message}"
-            self._problems.append(self._document.problem(fault.path, message, hint=fault.hint))
-        return result
 
     def _settings(self, written: dict[str, object]) -> Settings:
         try:
