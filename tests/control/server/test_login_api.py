@@ -11,6 +11,7 @@ import anyio
 import httpx2
 import pytest
 
+from holdfast.access.principals import TokenPolicy
 from holdfast.control.server.server_logins import PendingLogins
 from tests.control.server.controlled_hub import TOKEN, Steered, steered
 from tests.peers.guarded import Guarded, guarded
@@ -87,6 +88,25 @@ async def test_a_login_ends_with_its_reader_and_takes_no_answer_then(peer: Guard
                 if late.status_code == 409:
                     break
         assert "no login of `files` waits" in late.json()["error"]
+
+
+@pytest.mark.requirement("SEC-20")
+async def test_a_login_ends_when_the_one_who_asked_for_it_loses_the_role(
+    peer: Guarded, state_home: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.control.server.operations.RECHECK_SECONDS", 0.05)
+    tokens = {"otto": "token-of-otto-0123456789"}
+    roles = {"roles": {"operate": {"principals": ["otto"]}}}
+    async with steered({"files": peer.defined()}, tokens=TokenPolicy(tokens=tokens), access=roles) as hub:
+        headers = {"authorization": f"Bearer {tokens['otto']}"}
+        async with hub.http.stream("POST", f"{hub.base}/api/servers/files/login", headers=headers) as stream:
+            news = events(stream)
+            assert (await anext(news))[0] == "visit"
+            tokens["otto"] = "another-token-0123456789"
+            with anyio.fail_after(20):
+                assert [name async for name, _ in news] == []
+        late = await hub.ask("/api/servers/files/login/answer", method="POST", body={"address": "http://x/?a"})
+        assert late.status_code == 409
 
 
 async def test_a_login_that_ends_leaves_the_answers_to_the_newer_one_of_its_server() -> None:

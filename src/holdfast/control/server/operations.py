@@ -18,10 +18,10 @@ of the name looks like the end of a segment.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from typing import Any, Literal, TypeAlias, TypeVar
 from urllib.parse import unquote
@@ -67,7 +67,7 @@ from holdfast.control.server.browser_identity import BrowserIdentity
 from holdfast.control.server.control_events import EVENTS, KEEP_ALIVE, KEEP_ALIVE_SECONDS, EventStream, frame
 from holdfast.control.server.log_buffer import LogBuffer
 from holdfast.control.server.page import sign_in_command
-from holdfast.control.server.server_logins import LoginResponse, PendingLogins, PrincipalLogins
+from holdfast.control.server.server_logins import PendingLogins, PrincipalLogins, log_in_from_page, login_frames
 from holdfast.control.server.sign_ins import CODE_SECONDS, BrowserSessions, TooManyGuesses
 from holdfast.control.server.views import Views, waiting_call
 from holdfast.core import command_line
@@ -288,7 +288,9 @@ async def login(api: ApiContext, request: ApiRequest) -> Response:
     if not helps or spec.problems:
         hint = f"its row says what it needs; `{command_line('login')}` in a terminal logs in to any server"
         raise ApiRefused(409, f"`{request.server}` does not ask for a login", hint=hint)
-    return LoginResponse(api.hub, spec, api.logins, scope=scope, headers=HEADERS)
+    frames, news = anyio.create_memory_object_stream[bytes](math.inf)
+    work = partial(log_in_from_page, api.hub, spec, api.logins, frames, scope=scope)
+    return FrameStream(login_frames(news), request, beside=work)
 
 
 async def answer_login(api: ApiContext, request: ApiRequest) -> Server:
@@ -367,7 +369,7 @@ async def follow_logs(api: ApiContext, request: ApiRequest) -> Response:
     api.hub.registry.slot(request.server)
     last = request.number("lines", default=0, most=MOST_LINES)
     frames = _log_frames(api, request.server, last)
-    return FrameStream(frames, until=request.access.until, allowed=request.still_allowed)
+    return FrameStream(frames, request)
 
 
 async def _log_frames(api: ApiContext, server: str, last: int) -> AsyncGenerator[bytes, None]:
@@ -378,7 +380,7 @@ async def _log_frames(api: ApiContext, server: str, last: int) -> AsyncGenerator
 
 
 async def follow_events(api: ApiContext, request: ApiRequest) -> Response:
-    return FrameStream(api.events.follow(), until=request.access.until, allowed=request.still_allowed)
+    return FrameStream(api.events.follow(), request)
 
 
 async def list_activity(api: ApiContext, request: ApiRequest) -> ApiModel:
@@ -441,21 +443,22 @@ async def sign_in(api: ApiContext, request: ApiRequest) -> ApiModel:
 class FrameStream(StreamingResponse):
     """Streams frames; it closes the generator as soon as the client disconnects, not at garbage collection.
 
-    It ends when the access of its reader ends.
+    It ends when the access of its reader ends: at its time, or because a role or a token was taken away.
     """
 
     def __init__(
         self,
         frames: AsyncGenerator[bytes, None],
+        request: ApiRequest,
         *,
-        until: float | None = None,
-        allowed: Callable[[], Awaitable[bool]] | None = None,
+        beside: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
-        """``allowed`` says whether the reader still has the access: a role or a token may be taken away."""
+        """``beside`` is work that the request asked for: it runs as long as the stream."""
         super().__init__(frames, media_type="text/event-stream", headers={**HEADERS, "x-accel-buffering": "no"})
         self._frames = frames
-        self._until = math.inf if until is None else until
-        self._allowed = allowed
+        self._until = math.inf if request.access.until is None else request.access.until
+        self._allowed = request.still_allowed
+        self._beside = beside
 
     async def stream_response(self, send: Send) -> None:
         """Write the frames until the generator, the reader or the access ends."""
@@ -464,6 +467,8 @@ class FrameStream(StreamingResponse):
                 async with anyio.create_task_group() as tasks:
                     if self._allowed is not None:
                         tasks.start_soon(_end_without, self._allowed, access)
+                    if self._beside is not None:
+                        tasks.start_soon(self._beside)
                     await super().stream_response(send)
                     tasks.cancel_scope.cancel()
         if access.cancelled_caught:

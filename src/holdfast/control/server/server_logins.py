@@ -23,10 +23,10 @@ What must never happen:
   one that does not exist are the same to her.
 * An answer that this browser did not ask for is taken: its state and its issuer are checked (``finish_login``).
 
-An operator logs the hub in to a server from the status page (``LoginResponse``): the request that asks for it owns the
-login, and ends with it. The answer is an event stream: `visit` with the page of the authorization server, then `done`
-or `failed`. That page leads back to the machine of the hub; a person whose browser runs elsewhere sends the last
-address instead.
+An operator logs the hub in to a server from the status page (``log_in_from_page``): the request that asks for it owns
+the login, which ends with it, and with the role of the operator. The answer is an event stream: `visit` with the page of
+the authorization server, then `done` or `failed`. That page leads back to the machine of the hub; a person whose browser
+runs elsewhere sends the last address instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ import html
 import json
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
@@ -49,7 +49,6 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from holdfast.access import AuditTrail, Principal
 from holdfast.auth import (
@@ -68,7 +67,7 @@ from holdfast.auth import (
 from holdfast.config import ServerSpec
 from holdfast.control.models import ApiError, ApiModel, LoginEnded, LoginLink, LoginPage, OwnLogin, OwnLogins
 from holdfast.control.server.browser_identity import NOT_KEPT, BrowserIdentity, SealedCookies, read_fields, shell
-from holdfast.control.server.control_events import KEEP_ALIVE, KEEP_ALIVE_SECONDS, end_with_reader, frame
+from holdfast.control.server.control_events import KEEP_ALIVE, KEEP_ALIVE_SECONDS, frame
 from holdfast.core import State, command_line
 from holdfast.endpoint import CONNECT_PATH, LINK_SECONDS, LoginLinks, LoginTicket, View
 from holdfast.errors import HoldfastError, LoginFailed, UnknownServer
@@ -77,7 +76,7 @@ from holdfast.hub import Hub
 if TYPE_CHECKING:
     from holdfast.auth import DeviceCode
 
-__all__ = ["CLIENT_DOCUMENT", "ConnectPage", "LoginResponse", "PendingLogins", "PrincipalLogins"]
+__all__ = ["CLIENT_DOCUMENT", "ConnectPage", "PendingLogins", "PrincipalLogins", "log_in_from_page", "login_frames"]
 
 log = logging.getLogger("holdfast.control")
 
@@ -438,53 +437,35 @@ class _BrowserPrompt:
         return await self._answers.receive()
 
 
-class LoginResponse(Response):
-    """One login, as an event stream. It ends when its reader leaves."""
+async def log_in_from_page(
+    hub: Hub, spec: ServerSpec, pending: PendingLogins, frames: MemoryObjectSendStream[bytes], *, scope: tuple[str, ...]
+) -> None:
+    """Log in, write what the page shows and how it ended, and close the stream."""
+    with frames, pending.answers(spec.id) as answers:
+        try:
+            await log_in(
+                spec,
+                store=hub.registry.logins.store,
+                person=_BrowserPrompt(answers, frames),
+                scope=scope,
+                within=PERSON_SECONDS,
+            )
+            # The hub notices a new login by itself; asked, it does so at once and says whether it helped.
+            await hub.reconnect(spec.id)
+        except HoldfastError as error:
+            frames.send_nowait(_event("failed", ApiError(error=error.message, hint=error.hint)))
+        else:
+            frames.send_nowait(_event("done", ApiModel()))
 
-    def __init__(
-        self, hub: Hub, spec: ServerSpec, pending: PendingLogins, *, scope: tuple[str, ...], headers: dict[str, str]
-    ) -> None:
-        super().__init__(media_type="text/event-stream", headers={**headers, "x-accel-buffering": "no"})
-        del self.headers["content-length"]
-        self._hub = hub
-        self._spec = spec
-        self._pending = pending
-        self._scope = scope
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Stream the login."""
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        frames, news = anyio.create_memory_object_stream[bytes](math.inf)
-        with frames, news:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(end_with_reader, receive, tasks.cancel_scope)
-                tasks.start_soon(self._log_in, frames)
-                with suppress(anyio.EndOfStream):
-                    while True:
-                        part = KEEP_ALIVE
-                        with anyio.move_on_after(KEEP_ALIVE_SECONDS):
-                            part = await news.receive()
-                        await send({"type": "http.response.body", "body": part, "more_body": True})
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-                tasks.cancel_scope.cancel()
-
-    async def _log_in(self, frames: MemoryObjectSendStream[bytes]) -> None:
-        """Log in, write how it ended, and close the stream."""
-        with frames, self._pending.answers(self._spec.id) as answers:
-            try:
-                await log_in(
-                    self._spec,
-                    store=self._hub.registry.logins.store,
-                    person=_BrowserPrompt(answers, frames),
-                    scope=self._scope,
-                    within=PERSON_SECONDS,
-                )
-                # The hub notices a new login by itself; asked, it does so at once and says whether it helped.
-                await self._hub.reconnect(self._spec.id)
-            except HoldfastError as error:
-                frames.send_nowait(_event("failed", ApiError(error=error.message, hint=error.hint)))
-            else:
-                frames.send_nowait(_event("done", ApiModel()))
+async def login_frames(news: MemoryObjectReceiveStream[bytes]) -> AsyncGenerator[bytes, None]:
+    """Yield what a login writes, and what keeps its stream alive while it waits for a person."""
+    with news, suppress(anyio.EndOfStream):
+        while True:
+            part = KEEP_ALIVE
+            with anyio.move_on_after(KEEP_ALIVE_SECONDS):
+                part = await news.receive()
+            yield part
 
 
 def _event(name: str, model: ApiModel) -> bytes:
