@@ -92,7 +92,13 @@ def test_systemd_accepts_the_units_also_with_odd_paths(tmp_path: Path) -> None:
 
 
 def test_the_agent_of_launchd_is_a_valid_property_list(tmp_path: Path) -> None:
-    service = HubService(command=("/opt/holdfast",), config=tmp_path / ODD, port=4999, path="/usr/bin")
+    service = HubService(
+        command=("/opt/holdfast",),
+        config=tmp_path / ODD,
+        port=4999,
+        path="/usr/bin",
+        environment=tmp_path / "service.env",
+    )
     agent = plistlib.loads(launchd_agent(service, tmp_path / "log"))
     assert agent["ProgramArguments"] == [
         "/opt/holdfast", "serve", "--config", str(tmp_path / ODD), "--host", "127.0.0.1", "--port", "4999",

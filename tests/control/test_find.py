@@ -97,7 +97,6 @@ def test_the_one_hub_that_runs_is_meant_also_beside_another_configuration(
 ) -> None:
     leave(environ, hub(port=4001, config=str(tmp_path / "mcp.json")))
     assert find_hub(config=tmp_path / "other.json", environ=environ).url == "http://127.0.0.1:4001"
-    assert find_hub(config=tmp_path / "other.json", token="given", environ=environ).token == "given"
     with pytest.raises(NoHub, match="no running hub is meant by `other`"):
         find_hub(config=tmp_path / "mcp.json", name="other", environ=environ)
 
@@ -137,7 +136,7 @@ def test_a_hub_can_be_named_by_its_address(environ: dict[str, str], url: str) ->
     leave(environ, hub(port=4002))
     assert find_hub(url=url, environ=environ).token == "secret-4002"
     assert find_hub(environ={**environ, "HOLDFAST_URL": url}).token == "secret-4002"
-    assert find_hub(url=url, token="given", environ=environ).token == "given"
+    assert find_hub(url=url, environ={**environ, "HOLDFAST_CONTROL_TOKEN": "given"}).token == "given"
 
 
 @pytest.mark.requirement("HUB-5")

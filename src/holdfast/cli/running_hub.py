@@ -11,14 +11,13 @@ import anyio
 
 import holdfast.control
 from holdfast.config import find_config, state_folder
-from holdfast.errors import ConfigNotFound, HoldfastError, UnknownServer, UsageError
+from holdfast.errors import ConfigNotFound, UnknownServer, UsageError
 
 if TYPE_CHECKING:
     from holdfast.control import ControlClient, RunningHub, Server
 
-__all__ = ["ask", "chosen", "for_each", "found_hub", "serving_hub", "what_to_do"]
+__all__ = ["ask", "chosen", "found_hub", "serving_hub", "what_to_do"]
 
-_Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
@@ -58,22 +57,6 @@ def ask(found: RunningHub, do: Callable[[ControlClient], Awaitable[_Result]]) ->
             return await do(control)
 
     return anyio.run(asked)
-
-
-async def for_each(items: Sequence[_Item], do: Callable[[_Item], Awaitable[_Result]]) -> list[_Result | HoldfastError]:
-    """What ``do`` returns for each item, or the error that it ended with: one that fails does not end the others."""
-    done: dict[int, _Result | HoldfastError] = {}
-
-    async def one(index: int, item: _Item) -> None:
-        try:
-            done[index] = await do(item)
-        except HoldfastError as exc:
-            done[index] = exc
-
-    async with anyio.create_task_group() as tasks:
-        for index, item in enumerate(items):
-            tasks.start_soon(one, index, item)
-    return [done[index] for index in range(len(items))]
 
 
 def chosen(names: Sequence[str], known: Iterable[str]) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any
 
+import anyio
 import typer
 
 import holdfast.control
@@ -26,7 +27,7 @@ from holdfast.cli.output import (
     print_note,
     working,
 )
-from holdfast.cli.running_hub import ask, chosen, for_each, found_hub
+from holdfast.cli.running_hub import ask, chosen, found_hub
 from holdfast.cli.status_view import (
     STYLES,
     clock,
@@ -180,8 +181,18 @@ def _act_on(found: RunningHub, names: Sequence[str], action: ServerAction, *, pr
 
     async def act(control: ControlClient) -> dict[str, Server | HoldfastError]:
         wanted = chosen(names, (server.id for server in (await control.servers()).servers))
-        done = await for_each(wanted, lambda name: control.act(name, action))
-        return dict(zip(wanted, done, strict=True))
+        done: dict[str, Server | HoldfastError] = {}
+
+        async def one(name: str) -> None:
+            try:
+                done[name] = await control.act(name, action)
+            except HoldfastError as exc:  # one that fails does not end the others
+                done[name] = exc
+
+        async with anyio.create_task_group() as tasks:
+            for name in wanted:
+                tasks.start_soon(one, name)
+        return {name: done[name] for name in wanted}
 
     with working(f"{progress} {', '.join(names)}"):
         done = ask(found, act)

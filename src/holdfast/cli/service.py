@@ -77,8 +77,8 @@ class HubService:
     """More options of ``holdfast serve``."""
     path: str = ""
     """The PATH of the service, so that it finds the same commands as the user."""
-    environment: Path | None = None
-    """A file with variables for the service."""
+    environment: Path
+    """A file with variables for the service. It need not exist."""
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -264,19 +264,14 @@ def hub_service(
 def _variable_hints(wanted: HubService) -> list[str]:
     """The service does not see the variables of a shell: name those that the config needs."""
     names = sorted(set(_REFERENCE.findall(holdfast.config.read_config(wanted.config).decode("utf-8", "replace"))))
-    known = _names_in(wanted.environment)
+    written = wanted.environment.read_text() if wanted.environment.exists() else ""
+    known = {line.partition("=")[0].strip() for line in written.splitlines() if "=" in line}
     missing = [name for name in names if name not in known]
-    if not missing or wanted.environment is None:
+    if not missing:
         return []
     where = f"Write these into {wanted.environment} (mode 600), one NAME=value a line"
     again = f"then run `{command_line('service', 'install')}` again"
     return [f"The service does not see the variables of your shell. {where}, {again}: {', '.join(missing)}"]
-
-
-def _names_in(file: Path | None) -> set[str]:
-    if file is None or not file.exists():
-        return set()
-    return {line.partition("=")[0].strip() for line in file.read_text().splitlines() if "=" in line}
 
 
 def _state(manager: Manager) -> dict[str, Any]:
@@ -305,7 +300,6 @@ NoDelay=true
 [Install]
 WantedBy=sockets.target
 """
-    environment = f"EnvironmentFile=-{_escaped(str(service.environment))}\n" if service.environment else ""
     path = f"Environment={_quoted(f'PATH={service.path}', command=False)}\n" if service.path else ""
     service_unit = f"""\
 [Unit]
@@ -317,7 +311,8 @@ After={UNIT}.socket
 Type=notify
 ExecStart={_command_line(service.arguments)}
 ExecReload=/bin/kill -HUP $MAINPID
-{path}{environment}Restart=on-failure
+{path}EnvironmentFile=-{_escaped(str(service.environment))}
+Restart=on-failure
 RestartSec=1
 KillMode=mixed
 TimeoutStopSec={STOP_SECONDS}
@@ -518,13 +513,9 @@ def _run(*command: str) -> str:
     except subprocess.TimeoutExpired as exc:
         raise HoldfastError(f"`{shlex.join(command)}` did not end within {COMMAND_SECONDS:g} s") from exc
     if ran.returncode:
-        raise HoldfastError(f"`{shlex.join(command)}` failed: {_last_line(ran.stderr)}", hint=_hint(ran.stderr))
+        reason = ran.stderr.strip().rpartition("\n")[2].strip() or "it printed no reason"
+        raise HoldfastError(f"`{shlex.join(command)}` failed: {reason}", hint=_hint(ran.stderr))
     return ran.stdout
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "it printed no reason"
 
 
 def _hint(text: str) -> str:

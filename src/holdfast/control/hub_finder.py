@@ -63,7 +63,6 @@ class RunningHub:
 def find_hub(
     *,
     url: str | None = None,
-    token: str | None = None,
     config: Path | None = None,
     name: str | None = None,
     environ: Mapping[str, str] | None = None,
@@ -77,9 +76,8 @@ def find_hub(
     wanted = url or (env.get(URL_VARIABLE) if name is None else None)
     hubs = running_hubs(env)
     if wanted:
-        return _named(wanted, token or env.get(TOKEN_VARIABLE), hubs)
-    found = _chosen(hubs, name, config)
-    return replace(found, token=token) if token else found
+        return _named(wanted, env.get(TOKEN_VARIABLE), hubs)
+    return _chosen(hubs, name, config)
 
 
 def is_named(hub: RunningHub, name: str) -> bool:

@@ -23,10 +23,10 @@ What must never happen:
   one that does not exist are the same to her.
 * An answer that this browser did not ask for is taken: its state and its issuer are checked (``finish_login``).
 
-An operator logs the hub in to a server from the status page (``log_in_from_page``): the request that asks for it owns
-the login, which ends with it, and with the role of the operator. The answer is an event stream: `visit` with the page of
-the authorization server, then `done` or `failed`. That page leads back to the machine of the hub; a person whose browser
-runs elsewhere sends the last address instead.
+An operator logs the hub in to a server from the status page (``log_in_from_page``). The request that asks for it owns
+the login, which ends with it, and with the role of the operator. The answer is an event stream: `visit` with the page
+of the authorization server, then `done` or `failed`. That page leads back to the machine of the hub; a person whose
+browser runs elsewhere sends the last address instead.
 """
 
 from __future__ import annotations
