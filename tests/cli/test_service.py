@@ -100,7 +100,7 @@ def test_the_agent_of_launchd_is_a_valid_property_list(tmp_path: Path) -> None:
         environment=tmp_path / "service.env",
     )
     agent = plistlib.loads(launchd_agent(service, tmp_path / "log"))
-    assert agent["ProgramArguments"] == [
+    assert agent["ProgramArguments"][4:] == [
         "/opt/holdfast", "serve", "--config", str(tmp_path / ODD), "--host", "127.0.0.1", "--port", "4999",
     ]  # fmt: skip
     types = {
@@ -109,6 +109,30 @@ def test_the_agent_of_launchd_is_a_valid_property_list(tmp_path: Path) -> None:
     }  # fmt: skip
     assert {key: type(value) for key, value in agent.items()} == types, "the keys of launchd.plist(5), with their types"
     assert agent["KeepAlive"] == {"SuccessfulExit": False}
+
+
+def test_the_agent_of_launchd_gives_the_hub_the_variables_of_its_file(tmp_path: Path) -> None:
+    """As `service install` says: they are written into the file, and the service sees them."""
+    folder = tmp_path / ODD
+    folder.mkdir()
+    program = folder / "holdfast"
+    program.write_text('#!/bin/sh\nprintf "%s|" "$A_TOKEN" "$PATH" "$@"\n')
+    program.chmod(0o755)
+    service = HubService(
+        command=(str(program),), config=folder / "mcp.json", path="/usr/bin:/bin", environment=folder / "service.env"
+    )
+    agent = plistlib.loads(launchd_agent(service, tmp_path / "log"))
+
+    def started() -> list[str]:
+        ran = subprocess.run(
+            agent["ProgramArguments"], env=agent["EnvironmentVariables"], capture_output=True, text=True, check=True
+        )
+        return ran.stdout.split("|")[:-1]
+
+    arguments = ["serve", "--config", str(folder / "mcp.json"), "--host", "127.0.0.1", "--port", "4653"]
+    assert started() == ["", "/usr/bin:/bin", *arguments], "there may be no such file"
+    service.environment.write_text("A_TOKEN=a-value\n")
+    assert started() == ["a-value", "/usr/bin:/bin", *arguments]
 
 
 def test_installing_writes_the_units_and_starts_the_socket_before_the_hub(

@@ -419,13 +419,19 @@ def _lingers() -> str | None:
 # launchd
 
 
+_WITH_VARIABLES = 'set -a; [ ! -r "$0" ] || . "$0"; exec "$@"'
+"""launchd reads no file of variables, and its property list is no place for secrets. So a shell reads the file, and
+becomes the hub."""
+
+
 def launchd_agent(service: HubService, logs: Path) -> bytes:
     """The property list of the agent."""
+    shell = ("/bin/sh", "-c", _WITH_VARIABLES, str(service.environment))
     address = ("--host", service.host, "--port", str(service.port))
     return plistlib.dumps(
         {
             "Label": LABEL,
-            "ProgramArguments": [*service.arguments, *address],
+            "ProgramArguments": [*shell, *service.arguments, *address],
             "EnvironmentVariables": {"PATH": service.path},
             "RunAtLoad": True,
             "KeepAlive": {"SuccessfulExit": False},
