@@ -1,4 +1,4 @@
-"""``holdfast demo``: show the demo servers from a second terminal, call them, break them and repair them.
+"""``holdfast demo``: show the demo servers from a second terminal, break them and repair them.
 
 Everything that it shows comes through the hub, as for any client. Only `break` and `heal` bypass the hub.
 """
@@ -15,8 +15,7 @@ from rich.text import Text
 import holdfast.config
 import holdfast.hub
 from holdfast.cli.command_options import group_of_commands
-from holdfast.cli.output import counted, data_console, print_error, print_line, print_note, working
-from holdfast.cli.tools import parse_arguments
+from holdfast.cli.output import counted, data_console, print_line, print_note, working
 from holdfast.core import command_line, plain
 from holdfast.demo import FAULTS, DemoControl, running_demo
 from holdfast.errors import HoldfastError
@@ -44,30 +43,9 @@ def demo(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         control, url = running_demo()
         _show_servers(control, anyio.run(_call, url, STATUS_TOOL, {}))
-        tries = [command_line("demo", "tour"), command_line("demo", "call", "notes__list_notes")]
+        tries = [command_line("demo", "tour"), command_line("call", "notes", "list_notes", "--url", url)]
         tries.append(f"{command_line('demo', 'break', 'notes')}; {command_line('demo', 'heal', 'vault')}")
         print_note("\nTry: " + "\n     ".join(tries))
-
-
-@app.command()
-def tools() -> None:
-    """List the tools that a client sees."""
-    _, url = running_demo()
-    for name, description in anyio.run(_tools, url):
-        print_line((name, "bold"), f"  {description}")
-
-
-@app.command()
-def call(
-    tool: Annotated[str, typer.Argument(metavar="TOOL", help="A tool, as `holdfast demo tools` names it")],
-    pairs: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its arguments")] = None,
-) -> None:
-    """Call a tool through the hub, and show what a client gets: a result, or the reason why there is none.
-
-    Exit code 0: a result. 1: an error.
-    """
-    _, url = running_demo()
-    raise typer.Exit(_show_result(anyio.run(_call, url, tool, parse_arguments(pairs or [], None, {}))))
 
 
 @app.command(name="break", epilog=_FAULTS)
@@ -125,14 +103,6 @@ def _show_servers(control: DemoControl, status: CallResult) -> None:
         print_line((f"{name:<10}", "bold"), (f"{server['state']:<20}", colour), (tools, "dim"))
         because = "" if server["available"] else f"  {plain(server['reason'])}"
         print_line((f"{'':10}it is {conditions.get(name, 'unknown')}.{because}", "dim"))
-
-
-def _show_result(result: CallResult) -> int:
-    if result.is_error:
-        print_error(plain(result.text))
-        return 1
-    print_line(plain(result.text))
-    return 0
 
 
 # The tour
