@@ -67,6 +67,10 @@ async def test_its_tools_are_listed_and_called_like_those_of_any_hub(hub: Served
 async def test_it_breaks_and_heals(hub: Served, demo: Demo, holdfast: Demo) -> None:
     assert "notes is down now" in (await demo("break", "notes")).stdout
     await hub.said("notes: lost")
+    failed = await holdfast("call", "notes", "list_notes", code=1)
+    assert "error: the call to `notes` failed: " in failed.stderr
+    assert "the tool" not in failed.stderr, "it was not asked"
+    assert failed.stdout == ""
     await demo("heal", "notes")
     await hub.said("notes: connected", times=2)
     await demo("heal", "calendar")

@@ -25,7 +25,6 @@ import holdfast.config
 import holdfast.control
 import holdfast.hub
 import holdfast.serve
-import holdfast.wire
 from holdfast.cli.command_options import AsJson, ConfigFile, Url
 from holdfast.cli.output import (
     ServerProgress,
@@ -40,7 +39,7 @@ from holdfast.cli.output import (
 )
 from holdfast.cli.running_hub import chosen, serving_hub, what_to_do
 from holdfast.cli.trust import load_servers
-from holdfast.core import classify_evidence, command_line, invocation, plain, quoted_line, typed_as
+from holdfast.core import ToldByHub, classify_evidence, command_line, invocation, plain, quoted_line, typed_as
 from holdfast.errors import CallFailed, HoldfastError, UnknownServer, UnknownTool, UsageError
 from holdfast.types import CallResult, LoadResult, MCPServerLoadOutcome, ProgressFn, Tool
 
@@ -431,20 +430,21 @@ async def _call_at_hub(
     (name,) = chosen([server], known)
     try:
         with _as_a_caller():
-            result = await _loader(hub, [name]).call(name, tool, args, on_progress=on_progress)
+            return await _loader(hub, [name]).call(name, tool, args, on_progress=on_progress)
     except UnknownTool:
         if known[name].status in ("available", "idle"):
             raise
         raise HoldfastError(
             f"the call to `{name}` failed: {known[name].reason or known[name].summary}", hint=what_to_do(known[name])
         ) from None
-    mark = result.meta.get(holdfast.wire.FAILURE_KEY)
-    if not isinstance(mark, Mapping):
-        return result
-    raise HoldfastError(
-        f"the call to `{name}` failed: {mark.get('reason') or result.text}",
-        hint=str(mark.get("hint") or what_to_do(known[name])),
-    )
+    except CallFailed as exc:
+        if not isinstance(exc.evidence, ToldByHub):
+            raise
+        # What a hub says over MCP is quoted. Its control API says the same in its own words.
+        now = (await _servers(hub)).get(name, known[name])
+        raise HoldfastError(
+            f"the call to `{name}` failed: {now.reason or exc.evidence.reason}", hint=what_to_do(now)
+        ) from None
 
 
 async def _find_at_hub(hub: RunningHub, query: str, *, server: str | None, limit: int) -> list[dict[str, Any]]:
@@ -476,7 +476,8 @@ def _as_a_caller() -> Iterator[None]:
     try:
         yield
     except CallFailed as exc:
-        if classify_evidence(exc.evidence).status == "denied":
+        told = isinstance(exc.evidence, ToldByHub)  # then a server denies, and not the hub
+        if not told and classify_evidence(exc.evidence).status == "denied":
             raise _refused() from None
         raise
 
@@ -494,7 +495,7 @@ def _loader(hub: RunningHub, names: Sequence[str]) -> Loader:
 
 
 def _client(hub: RunningHub, addresses: Mapping[str, str]) -> Loader:
-    return holdfast.hub.Loader(_as_config(addresses), tls=holdfast.control.trust_in(hub.certificate))
+    return holdfast.hub.Loader(_as_config(addresses), tls=holdfast.control.trust_in(hub.certificate), is_hub=True)
 
 
 def _as_config(addresses: Mapping[str, str]) -> Config:

@@ -124,7 +124,7 @@ def read(config: Config | Mapping[str, Any] | str | Path | None) -> Config:
 class Loader:
     """Loads from one configuration. Tests can supply chance and sleep."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what tests supply, and what its dials need
         self,
         config: Config,
         *,
@@ -134,10 +134,15 @@ class Loader:
         logins: Logins | None = None,
         hub: Hub | None = None,
         tls: ssl.SSLContext | None = None,
+        is_hub: bool = False,
     ) -> None:
-        """``tls`` takes the place of the usual context, for servers with a certificate that only the caller knows."""
+        """``tls`` takes the place of the usual context, for servers with a certificate that only the caller knows.
+
+        ``is_hub``: calls are made as by a hub, so that a server behind another hub fails with what that one says of it.
+        """
         self._config = config
         self._tls = tls
+        self._is_hub = is_hub
         self._hub = hub
         self._memory = memory
         self._chance = chance
@@ -293,7 +298,13 @@ class Loader:
         redactor = Redactor(spec.secrets)
         try:
             async with Warden() as warden:
-                dialer = Dialer(warden=warden, limits=settings.limits, authorize=self._logins.authorize, tls=self._tls)
+                dialer = Dialer(
+                    warden=warden,
+                    limits=settings.limits,
+                    authorize=self._logins.authorize,
+                    tls=self._tls,
+                    is_hub=self._is_hub,
+                )
                 async with self._connection(spec, dialer, redactor, within=settings.load.attempt_timeout) as connection:
                     if callable(args):
                         args = args(await self._input_schema(spec, connection, tool))
