@@ -115,6 +115,7 @@ async def _tour(control: DemoControl, url: str) -> None:
     await _until(url, lambda result: not result.is_error)
     say(Text("\n2. `notes` stops, and cannot start again.", style="bold"))
     control.break_server("notes", "down")
+    await anyio.sleep(PAUSE)  # a call that is under way would tell how the process ended, and not how the server is
     await _until(url, lambda result: result.is_error)
     say(Text("\n3. Its tools are still listed: a server that is down keeps its tools in the list.", style="bold"))
     say(", ".join(name for name, _ in await _tools(url)))
