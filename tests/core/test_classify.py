@@ -382,3 +382,8 @@ def test_a_403_with_a_long_body_states_a_decision() -> None:
     outage = "ext_authz error"
     assert stated_in(outage.ljust(LONGEST_BODY)) is Statement.OUTAGE
     assert stated_in(outage.ljust(LONGEST_BODY + 1)) is Statement.DECISION
+
+
+def test_a_definition_that_cannot_be_used_says_each_problem() -> None:
+    assert classify_evidence(BadConfig(problems=("no url", "no such key"))).reason == "no url; no such key"
+    assert classify_evidence(BadConfig(problems=())).reason == "its definition cannot be used"

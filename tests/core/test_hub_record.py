@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, strategies as some
 
 from holdfast.core import hub_record
-from holdfast.core.breaker import BreakerState, ClosedAgain, Tripped
+from holdfast.core.breaker import BreakerState, ClosedAgain, Outcome, Permit, Tripped
 from holdfast.core.catalog import Listing
 from holdfast.core.hub_record import HUB_VERSION, ServerRecord, hub_warns, read_records, speaks_hub
+from holdfast.core.lifecycle.backoff import LifecyclePolicy
 from holdfast.core.lifecycle.effects import BreakerChanged, Emit, Transition
 from holdfast.core.lifecycle.events import DialSucceeded, StartRequested, TransportLost
 from holdfast.core.lifecycle.table import State
@@ -116,8 +117,8 @@ def test_a_time_that_cannot_be_one_is_no_time(field: str, value: object) -> None
 # The machine shows what it is told, and decides nothing by it.
 
 
-def connected() -> Machine:
-    machine = Machine("ours")
+def connected(lifecycle: LifecyclePolicy | None = None) -> Machine:
+    machine = Machine("ours", lifecycle=lifecycle)
     machine.handle(StartRequested(), 0.0)
     machine.handle(DialSucceeded(machine.dialing or 0, Listing(server="ours", generation=machine.dialing or 0)), 1.0)
     return machine
@@ -202,3 +203,14 @@ def test_a_told_trip_without_a_time_has_no_wait_and_a_told_denial_is_a_change_of
     assert isinstance(closed, Emit)
     assert isinstance(closed.record, BreakerChanged)
     assert isinstance(closed.record.change, ClosedAgain)
+
+
+def test_a_failure_of_the_connection_to_the_hub_is_told_before_what_the_hub_told() -> None:
+    machine = connected(LifecyclePolicy(failures=9))
+    machine.mirror(down(), machine.connection or 0, 2.0)
+    for _ in range(machine.breaker.policy.threshold):
+        permit, _ = machine.admit(3.0)
+        assert isinstance(permit, Permit)
+        machine.settle(permit, Outcome.TRANSPORT_FAILURE, 3.0, reason="the hub broke off")
+    health = machine.health(3.0)
+    assert (health.state, health.reason) == (State.CONNECTED, "the hub broke off")

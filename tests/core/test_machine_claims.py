@@ -241,3 +241,16 @@ def test_a_hub_alone_asks_for_no_right_and_tells_no_other() -> None:
     effects += [*more, *slot.advance(BreakerPolicy().cooldown), *slot.complete_call()]
     effects += [*slot.send(ReconnectRequested()), *slot.fail("denied"), *slot.machine.admit(slot.now)[1]]
     assert not [one for one in effects if isinstance(one, ClaimProbe | ReleaseProbe | ShareEvidence)]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.NEUTRAL, Outcome.TRANSPORT_FAILURE])
+def test_a_probe_on_a_connection_that_stands_uses_the_right_up_however_it_ends(outcome: Outcome) -> None:
+    slot = connected(LifecyclePolicy(claims=True, jitter=0.0, failures=9))
+    for _ in range(slot.machine.breaker.policy.threshold):
+        slot.settle(slot.permit(), Outcome.TRANSPORT_FAILURE, "reset")
+    slot.refusal()
+    slot.now += slot.machine.breaker.policy.cooldown
+    slot.send(ClaimGranted(until=slot.now + 100.0))
+    probe = slot.permit()
+    assert probe.probe
+    assert any(isinstance(effect, ReleaseProbe) for effect in slot.settle(probe, outcome, "reset"))

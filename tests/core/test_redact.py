@@ -440,6 +440,8 @@ def test_the_secrets_of_an_address_are_in_its_path_and_query_and_known_by_their_
         f"{secret}=",
     ]
     assert secrets_in_url(f"no/{secret}") == [secret]
+    named = "backup.abcdefab-cdef-abcd-efab-cdefabcdefab.json"
+    assert secrets_in_url(f"https://a.example/{named}") == [named], "an id between dots is one"
 
 
 @pytest.mark.requirement("MSG-6", "SEC-7")
