@@ -192,6 +192,7 @@ async def test_a_change_of_an_env_file_is_a_change_of_its_server(file: Path) -> 
         variables.write_text("X=1\n")
         file.write_text(text(one={**one.definition, "envFile": "vars.env"}))
         async with running(file) as (_, reloader):
+            await reloader.reload()  # as the first step of `run`, which finds the files that it must watch
             variables.write_text("X=22\n")
             result = await applied(reloader)
             assert result.changed == ("one",)

@@ -143,7 +143,11 @@ class Bulkhead(Semaphore):
     def __init__(self, policy: CallPolicy) -> None:
         super().__init__(policy.concurrency)
         self.policy = policy
-        self.waiting = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for a place."""
+        return len(self._waiting)
 
     def adopt(self, policy: CallPolicy) -> None:
         """Use another policy from now on; calls in flight or waiting keep the old one."""
@@ -155,13 +159,6 @@ class Bulkhead(Semaphore):
 
         Raises ``BulkheadFull`` if the queue is full or the wait takes too long.
         """
-        if self.waiting >= self.policy.queue:
+        until = anyio.current_time() + self.policy.timeout
+        if self.waiting >= self.policy.queue or not await self.acquire(until=until):
             raise BulkheadFull
-        self.waiting += 1
-        try:
-            with anyio.fail_after(self.policy.timeout):
-                await self.acquire()
-        except TimeoutError:
-            raise BulkheadFull from None
-        finally:
-            self.waiting -= 1

@@ -9,8 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -261,17 +260,6 @@ class Loader:
             known.era = None  # the server may speak another era now: the next load probes again
         return verdict
 
-    @asynccontextmanager
-    async def _connection(
-        self, spec: ServerSpec, dialer: Dialer, redactor: Redactor, *, within: float
-    ) -> AsyncIterator[Connection]:
-        known = self._memory.of(spec)
-        async with dialer.connect(
-            spec, within=within, start_within=spec.start_timeout, redactor=redactor, era=known.era
-        ) as connection:
-            known.era, known.connected = connection.era, True
-            yield connection
-
     def _available(
         self, spec: ServerSpec, infos: Iterable[ToolInfo], *, attempts: int, elapsed: float
     ) -> MCPServerLoadOutcome:
@@ -294,7 +282,7 @@ class Loader:
 
     async def _call(self, spec: ServerSpec, tool: str, args: Arguments, on_progress: ProgressFn | None) -> CallResult:
         """Dial, call, close."""
-        settings = self._config.settings
+        settings, known = self._config.settings, self._memory.of(spec)
         redactor = Redactor(spec.secrets)
         try:
             async with Warden() as warden:
@@ -305,7 +293,14 @@ class Loader:
                     tls=self._tls,
                     is_hub=self._is_hub,
                 )
-                async with self._connection(spec, dialer, redactor, within=settings.load.attempt_timeout) as connection:
+                async with dialer.connect(
+                    spec,
+                    within=settings.load.attempt_timeout,
+                    start_within=spec.start_timeout,
+                    redactor=redactor,
+                    era=known.era,
+                ) as connection:
+                    known.era, known.connected = connection.era, True
                     if callable(args):
                         args = args(await self._input_schema(spec, connection, tool))
                     policy = settings.call.of(spec)
@@ -320,7 +315,7 @@ class Loader:
             raise
         except Exception as exc:  # noqa: BLE001 - every fault becomes a failed call
             seen = masked(evidence_in(exc), redactor)
-            verdict = classify_evidence(seen, connected_before=self._memory.of(spec).connected)
+            verdict = classify_evidence(seen, connected_before=known.connected)
         # Raised outside the handler, and so without a chain: the exception of a library may quote secrets.
         raise _call_failed(spec.id, verdict, seen)
 

@@ -74,7 +74,8 @@ class Reloader:
         self._environ = os.environ if environ is None else environ
         # A found file that changed is used once its user trusts it: then the trust store changes, not the file.
         self._always = (file, TrustStore(self._environ).file) if hub.config.found else (file,)
-        self._watched: tuple[Path, ...] = (*self._always, *_env_files(file, self._environ, found=hub.config.found))
+        self._watched: tuple[Path, ...] = self._always
+        """These, and the env files that the configuration names; they are known when it was read."""
         self._applied = self._seen = _stamp(self._watched)
         self._refused = False
 
@@ -145,15 +146,6 @@ class Reloader:
         refused = ConfigRefused(servers=servers, problems=texts, at=self._clock.now())
         self._hub.registry.journal.write(refused)
         return refused
-
-
-def _env_files(file: Path, environ: Mapping[str, str], *, found: bool) -> tuple[Path, ...]:
-    """The env files that the configuration uses; none if it cannot be read."""
-    try:
-        definitions = read_file(file, environ=environ, found=found).definitions
-    except ConfigError:
-        return ()
-    return tuple(dict.fromkeys(d.env_file.path for d in definitions if d.env_file is not None))
 
 
 def _stamp(files: tuple[Path, ...]) -> Stamp:

@@ -41,6 +41,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+import msgspec
+
 from holdfast.config import ApprovalMode
 from holdfast.core import WATCHED, ApprovalKind, Item, Kind, Listing, key_of, kind_of, said
 from holdfast.files import FileStamp, file_stamp, locked, replace_file, set_aside
@@ -259,29 +261,22 @@ class PinFile:
 
     def _parsed(self) -> PinnedTools:
         try:
-            return _checked(json.loads(self._file.read_text(encoding="utf-8")))
+            read = msgspec.convert(json.loads(self._file.read_text(encoding="utf-8")), _Content)
         except FileNotFoundError:
             return PinnedTools()
         except RecursionError as exc:
             raise ValueError("it is nested too deeply") from exc
+        return PinnedTools(read.seen, _still_changed(read.seen, read.changed))
 
     def _writing(self) -> AbstractContextManager[None]:
         return locked(self._file.with_name(f"{self._file.name}.lock"))
 
 
-def _checked(read: object) -> PinnedTools:
-    if not isinstance(read, dict):
-        raise ValueError("it is no object")  # noqa: TRY004 - the content of a file is a value, not a type
-    seen = _by_server(read.get("seen"))
-    return PinnedTools(seen, _still_changed(seen, _by_server(read.get("changed"))))
+class _Content(msgspec.Struct):
+    """The file, as it must be. Neither part has a default: a file without one is damaged, and counts as unread."""
 
-
-def _by_server(read: object) -> dict[str, ToolTexts]:
-    if not isinstance(read, dict) or not all(isinstance(tools, dict) for tools in read.values()):
-        raise ValueError("it does not hold tools by server")
-    if not all(isinstance(what, dict) for tools in read.values() for what in tools.values()):
-        raise ValueError("it does not hold descriptions of tools")
-    return read
+    seen: dict[str, ToolTexts]
+    changed: dict[str, ToolTexts]
 
 
 def _still_changed(seen: Mapping[str, ToolTexts], changed: Mapping[str, ToolTexts]) -> dict[str, ToolTexts]:
