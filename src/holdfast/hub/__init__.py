@@ -65,12 +65,13 @@ if TYPE_CHECKING:
     from holdfast.hub.owned_slots import OwnedSlots as OwnedSlots
     from holdfast.hub.publisher import finding as finding, findings as findings
     from holdfast.hub.registry import (
+        ReplicaHost as ReplicaHost,
+        Replicas as Replicas,
         access_item as access_item,
         is_or_may_be as is_or_may_be,
         suggested as suggested,
     )
     from holdfast.hub.reload import Reloader as Reloader
-    from holdfast.hub.replica_link import ReplicaHost as ReplicaHost, Replicas as Replicas
     from holdfast.hub.slot import (
         Slot as Slot,
         SlotKey as SlotKey,

@@ -37,8 +37,7 @@ from holdfast.hub.hub_clock import Clock, RealClock
 from holdfast.hub.journal import HubRecord, OnWarning, Sink, Warnings, WarningSink, warnings_of
 from holdfast.hub.kept_results import READ_RESULT, KeptResults, has_output_schema, read_result_tool
 from holdfast.hub.loader import read
-from holdfast.hub.registry import SlotRegistry, access_item, suggested, use_login
-from holdfast.hub.replica_link import Replicas
+from holdfast.hub.registry import Replicas, SlotRegistry, access_item, suggested, use_login
 from holdfast.hub.slot import Slot
 from holdfast.hub.slot_call import read_result
 from holdfast.hub.state_store import default_state_file

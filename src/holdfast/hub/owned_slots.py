@@ -53,11 +53,10 @@ from holdfast.hub.hub_clock import sleep_until_poll
 from holdfast.hub.journal import Journal
 from holdfast.hub.lease import FindRelay
 from holdfast.hub.publisher import UserCatalogs
-from holdfast.hub.replica_link import UserHomes
 from holdfast.hub.slot import Slot, SlotContext, SlotKey, SlotScope, remedy_for
 from holdfast.wire import PRINCIPAL_HEADER
 
-__all__ = ["ClientOwners", "OwnedSlots", "Owners", "UserSlots"]
+__all__ = ["ClientOwners", "OwnedSlots", "Owners", "UserHomes", "UserSlots"]
 
 LOGIN_SECONDS = 1.0
 """How often it is looked for logins that another process stored."""
@@ -262,6 +261,13 @@ class ClientOwners:
                 server_id=spec.id,
                 state="connected",
             )
+
+
+class UserHomes(Protocol):
+    """Which replica runs the processes of a user."""
+
+    def user_home(self, principal: str) -> str | None:
+        """The address of the replica that runs them; None if it is this one."""
 
 
 class UserSlots:

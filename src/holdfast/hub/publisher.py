@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 import anyio
@@ -39,10 +40,9 @@ from holdfast.config import Config
 from holdfast.core import Catalog, ChangedKinds, Collision, Kind, Listing, NameKey, quoted_name
 from holdfast.hub.approvals import Approvals
 from holdfast.hub.journal import Journal, ListFailed, OneClientRecord, Published
-from holdfast.hub.replica_link import ListingSharing
 from holdfast.hub.state_store import written_prefixes
 
-__all__ = ["AT_ONCE", "Publisher", "UserCatalogs", "finding", "findings"]
+__all__ = ["AT_ONCE", "ListingSharing", "Publisher", "UserCatalogs", "finding", "findings"]
 
 AT_ONCE = 3_000
 """A catalog of so many items is made at once; that takes about 15 ms of the event loop."""
@@ -58,6 +58,13 @@ MOST_CATALOGS = 64
 
 ALIKE = 8
 """Listings of one server that a new one is compared with."""
+
+
+class ListingSharing(Protocol):
+    """What servers list, as the publisher tells it."""
+
+    def published(self, listing: Listing) -> None:
+        """This hub published a listing."""
 
 
 class Publisher:

@@ -6,6 +6,7 @@
 * ``publisher``: the catalog (publisher.py). ``approvals``: what changed and what is held (approvals.py).
 * ``journal``: all records. ``writer``: the state file (state_store.py).
 * ``apply`` changes the configuration (``apply_config`` in reload.py).
+* ``fleet``: the other replicas; ``ReplicaHost`` is the hub as these reach it.
 
 Opening takes a moment and starts everything in the background. Closing is the other way round and bounded: each slot is
 told, the state is written, their connections close, then the tasks end. A hub that was closed never opens again: what a
@@ -30,7 +31,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import anyio.abc
@@ -39,23 +40,22 @@ import anyio.to_thread
 
 from holdfast.access import LOCAL, LONGEST_URI, AccessItem, ItemKind, Policy, Principal
 from holdfast.auth import IdTokens, Ladders, Logins, SubjectTokens, UserTokens, UserTokenStore, canonical, takes_login
-from holdfast.config import ApprovalMode, Config
-from holdfast.core import Catalog, Kind, NameKey, State, Unknown, events as on
+from holdfast.config import ApprovalMode, Config, ServerSpec
+from holdfast.core import Catalog, Kind, Listing, NameKey, State, Unknown, events as on
 from holdfast.errors import HubClosed, HubNotOpen, UnknownServer
 from holdfast.hub.approvals import Approvals, ApprovalsLock, approval_mode
-from holdfast.hub.call_approvals import CallApprovals
+from holdfast.hub.call_approvals import CallApprovals, QuestionSharing
 from holdfast.hub.hub_clock import Clock, sleep_until_poll
 from holdfast.hub.journal import ConfigApplied, Journal
 from holdfast.hub.lease import Connector, ServerCache, is_shown
 from holdfast.hub.limits import DialLimit
-from holdfast.hub.owned_slots import ClientOwners, OwnedSlots, UserSlots
-from holdfast.hub.publisher import Publisher
+from holdfast.hub.owned_slots import ClientOwners, OwnedSlots, UserHomes, UserSlots
+from holdfast.hub.publisher import ListingSharing, Publisher
 from holdfast.hub.reload import apply_config, start_slot
-from holdfast.hub.replica_link import ReplicaHost, Replicas, follow_approvals, follow_switch
-from holdfast.hub.review import ALONE
-from holdfast.hub.slot import Slot, SlotContext
+from holdfast.hub.review import ALONE, SharedPins
+from holdfast.hub.slot import EvidenceSharing, Slot, SlotContext
 from holdfast.hub.slot_call import NAMED_CALLS, read_result
-from holdfast.hub.state_store import HubState, StateWriter, Store
+from holdfast.hub.state_store import HubState, StateWriter, Store, fingerprint
 from holdfast.turns import Turns
 from holdfast.types import ProgressFn
 from holdfast.wire import (
@@ -72,7 +72,16 @@ from holdfast.wire import (
     until_cancelled,
 )
 
-__all__ = ["SlotRegistry", "access_item", "is_or_may_be", "suggested", "use_login"]
+__all__ = [
+    "ReplicaHost",
+    "Replicas",
+    "SlotRegistry",
+    "access_item",
+    "follow_switch",
+    "is_or_may_be",
+    "suggested",
+    "use_login",
+]
 
 CLOSE_SECONDS = 15.0
 """Each connection's close has a bound of its own; this bound is for all of them together."""
@@ -462,3 +471,141 @@ async def _own_tasks(*, task_status: anyio.abc.TaskStatus[anyio.abc.TaskGroup]) 
 def _hub_closed() -> HubClosed:
     hint = "open another one with `async with Hub.from_config(…) as hub:`"
     return HubClosed("the hub is closed", server_id="", state=State.DISCONNECTED.value, hint=hint)
+
+
+# More than one hub: the other replicas as the hub sees them, and the hub as they see it. ``fleet/`` implements
+# ``Replicas``, and the hub imports nothing of it. Each part of the hub has the protocol for what it shares.
+
+
+class DecisionSharing(SharedPins, Protocol):
+    """What operators decide for all replicas. Nothing here waits for the store, except ``scope``."""
+
+    def note_switch(self, server: str, disabled: bool) -> None:
+        """An operator enabled or disabled a server here."""
+
+    async def scope(self, server: str) -> str:
+        """Where the latest switch and approvals of a server hold, in words. It waits, two seconds at most."""
+
+
+class Replicas(Protocol):
+    """The other replicas."""
+
+    @property
+    def presence(self) -> UserHomes:
+        """For the users."""
+
+    @property
+    def evidence(self) -> EvidenceSharing:
+        """For the slots."""
+
+    @property
+    def listings(self) -> ListingSharing:
+        """For the publisher."""
+
+    @property
+    def decisions(self) -> DecisionSharing:
+        """For the approvals, and for the operator."""
+
+    @property
+    def questions(self) -> QuestionSharing:
+        """For the calls that wait for a person."""
+
+    def open(self, host: ReplicaHost, clock: Clock) -> None:
+        """Begin for this hub; before ``run``."""
+
+    async def run(self) -> None:
+        """Share until cancelled; then tell the others that this replica leaves."""
+
+
+class ReplicaHost:
+    """The hub, as the other replicas reach it."""
+
+    def __init__(self, registry: SlotRegistry) -> None:
+        self._registry = registry
+
+    def definition_of(self, server: str) -> str | None:
+        """Identifies the definition of a configured server; None for another server."""
+        slot = self._registry.slots.get(server)
+        if slot is None:
+            return None
+        return "" if slot.spec.problems else fingerprint(slot.spec)
+
+    def servers(self) -> Mapping[str, ServerSpec]:
+        """The configuration that this hub runs; another object after each change."""
+        return self._registry.config.servers
+
+    def handle(self, server: str, event: on.Event) -> None:
+        """Give an event to the slot of a server."""
+        slot = self._registry.slots.get(server)
+        if slot is not None and not slot.machine.life.stopped:
+            slot.handle(event)
+
+    def is_trying(self, server: str) -> bool:
+        """Whether the right to probe is in use."""
+        slot = self._registry.slots.get(server)
+        return slot is not None and slot.machine.life.claim_used
+
+    def follow_switch(self, server: str, disabled: bool) -> None:
+        """A peer enabled or disabled a server."""
+        follow_switch(self._registry, server, disabled)
+        self._registry.writer.changed(at_once=True)
+
+    def follow_pin(self, server: str, tool: str, text: Mapping[str, Any]) -> None:
+        """The fleet's version of a tool."""
+        if self._registry.approvals.take_pin(server, tool, text):
+            self._publish_again(server)
+
+    def follow_question(self, question: str, value: Mapping[str, Any] | None) -> None:
+        """A call waits for a person at another replica; None: not any more."""
+        self._registry.call_approvals.follow_question(question, value)
+
+    def follow_verdict(self, question: str, value: Mapping[str, Any]) -> None:
+        """A person decided about a call at another replica."""
+        self._registry.call_approvals.follow_verdict(question, value)
+
+    def follow_listing(self, listing: Listing) -> None:
+        """A peer's listing of a server that was not listed here."""
+        self._registry.publisher.show_unverified(listing)
+
+    def needs_listing(self, server: str) -> bool:
+        """Whether a server was not listed here."""
+        source = self._registry.catalog.servers.get(server)
+        return source is not None and (source.listing is None or source.listing.generation == 0)
+
+    def settled(self) -> None:
+        """The copy has what the fleet has: what is seen for the first time now is new."""
+        for server in list(self._registry.slots):
+            for key, text in self._registry.approvals.pins.of(server).items():
+                if self._registry.fleet is not None:
+                    self._registry.fleet.decisions.note_pin(server, key, text, False)
+            self._publish_again(server)
+
+    def alone(self) -> None:
+        """The store does not answer: what waits to hear of the fleet waits no more."""
+        self._registry.approvals.listings.tell_held()
+
+    def _publish_again(self, server: str) -> None:
+        self._registry.publisher.publish_again(server)
+        self._registry.writer.changed(at_once=True)
+
+    def disabled_servers(self) -> Iterable[str]:
+        """The servers that an operator disabled."""
+        return [name for name, slot in self._registry.slots.items() if slot.switched_off]
+
+
+# What people decided elsewhere. Where this hub does not follow, it says so, and nothing is raised.
+
+
+def follow_switch(registry: SlotRegistry, server: str, disabled: bool) -> bool:
+    """Follow another hub that enabled or disabled a server; False if this one does not."""
+    slot = registry.slots.get(server)
+    if slot is None or not slot.spec.enabled or slot.switched_off == disabled or registry.is_closing:
+        return False
+    slot.handle(on.DisableRequested() if disabled else on.EnableRequested())
+    return True
+
+
+def follow_approvals(registry: SlotRegistry) -> None:
+    """Follow another hub that wrote the approvals file."""
+    for server in registry.approvals.follow():
+        registry.publisher.publish_again(server)

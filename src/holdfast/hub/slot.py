@@ -35,7 +35,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -72,11 +72,9 @@ from holdfast.hub.slot_call import SlotCall, begin_trace, is_tracing, out_of_tim
 from holdfast.types import ProgressFn
 from holdfast.wire import Authorize, Caller, DesiredState, Fields, RawObject, is_word
 
-if TYPE_CHECKING:
-    from holdfast.hub.replica_link import EvidenceSharing
-
 __all__ = [
     "AddressChecks",
+    "EvidenceSharing",
     "Slot",
     "SlotContext",
     "SlotHost",
@@ -146,6 +144,19 @@ class SlotHost(Protocol):
 
     def reinstate(self, server: str) -> None:
         """Publish the server's last good listing again."""
+
+
+class EvidenceSharing(Protocol):
+    """What replicas tell each other about servers, as a slot tells it."""
+
+    def claim(self, server: str, at: float | None, number: int) -> None:
+        """A slot needs the right to probe at that time; None: it is not needed any more."""
+
+    def release(self, server: str, delay: float) -> None:
+        """A slot used its right to probe."""
+
+    def share(self, server: str, evidence: on.Event) -> None:
+        """A slot learned something about its server."""
 
 
 @dataclass(frozen=True, kw_only=True)

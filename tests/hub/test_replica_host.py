@@ -14,7 +14,7 @@ import pytest
 from holdfast.core import Item, Listing, State, events as on
 from holdfast.hub import CallBinding, CallVerdict, ToolChanged
 from holdfast.hub.hub import Hub
-from holdfast.hub.replica_link import ReplicaHost, follow_switch
+from holdfast.hub.registry import ReplicaHost, follow_switch
 from holdfast.testing import FakeClock, HttpServer
 from tests.harness.open_hubs import config, reaches, records, running, settled, until
 
