@@ -68,6 +68,7 @@ from holdfast.hub.limits import DialLimit
 from holdfast.wire import (
     LIST_CHANGED,
     Attempt,
+    Authorize,
     Caller,
     Connection,
     DesiredState,
@@ -303,6 +304,10 @@ class Connector:
         self.dial_limit.resize(settings.load.concurrency)
         self.dialer.adopt(settings.limits)
 
+    def dialer_for(self, authorize: Authorize | None) -> Dialer:
+        """The dialer with the logins of a slot's owner; with those of the hub if there is none."""
+        return self.dialer if authorize is None else self.dialer.with_logins(authorize)
+
 
 class Leases:
     """All connections of one slot: the one that stands, the one that is dialed, and those that are being closed.
@@ -372,12 +377,13 @@ class Leases:
     def refresh(self, spec: ServerSpec, generation: int) -> None:
         """List everything again."""
         if (lease := self.by_generation.get(generation)) is not None:
-            self._tasks.start_soon(self._report, partial(self._refreshed, spec, lease), name="refresh")
+            look = partial(_refreshed, spec, lease, self._connector.policy.attempt_timeout)
+            self._tasks.start_soon(self._report, look, name="refresh")
 
     def check(self, generation: int) -> None:
         """Find out whether a connection still answers."""
         if (lease := self.by_generation.get(generation)) is not None:
-            self._tasks.start_soon(self._report, partial(self._checked, lease), name="liveness")
+            self._tasks.start_soon(self._report, partial(_checked, lease), name="liveness")
 
     def adopt(self, limits: Limits) -> None:
         """Use other limits for the connections that stand."""
@@ -421,43 +427,6 @@ class Leases:
             return masked(evidence_in(exc), lease.redactor)
         return None
 
-    async def _refreshed(self, spec: ServerSpec, lease: Lease) -> on.Event:
-        """List everything again."""
-        connection, generation = lease.connection, lease.generation
-        if connection is None:
-            return on.RefreshFailed(generation)
-        try:
-            offers = await connection.list_everything(within=self._connector.policy.attempt_timeout)
-            lease.denial = None
-            if offers is lease.offers:  # the same bytes came, and were not read again (PERF-4)
-                return on.RefreshSucceeded(generation)
-            listing = _listing(spec, lease, connection, offers)
-        except Exception as exc:  # noqa: BLE001 - any fault is charged to this server and to no other
-            seen = evidence_in(exc)
-            verdict = _judged(lease, seen)
-            if isinstance(verdict, on.Event):
-                return verdict
-            lease.denial = masked(seen, lease.redactor) if verdict.status == "denied" else None
-            return on.RefreshFailed(generation, verdict.status, verdict.reason, verdict.unconfirmed)
-        lease.offers = offers
-        if listing == lease.listing:
-            return on.RefreshSucceeded(generation)
-        lease.listing = listing
-        return on.RefreshSucceeded(generation, listing)
-
-    async def _checked(self, lease: Lease) -> on.Event:
-        """Check whether a connection still answers."""
-        try:
-            if lease.connection is not None:
-                await lease.connection.ping(within=PING_SECONDS)
-        except Exception as exc:  # noqa: BLE001 - any fault is charged to this server and to no other
-            verdict = _judged(lease, evidence_in(exc))
-            if isinstance(verdict, on.Event):
-                return verdict
-            if verdict.status != "denied":  # a denial is an answer
-                return on.LivenessFailed(lease.generation, verdict.reason)
-        return on.LivenessConfirmed(lease.generation)
-
     async def _stand(self, spec: ServerSpec, lease: Lease) -> None:
         generation, connector = lease.generation, self._connector
         known = connector.cache.of(spec)
@@ -494,7 +463,11 @@ class Leases:
             era=known.era,
         )
         async with attempt.connected(
-            self._dialer(), connector.dial_limit, on_connected=stood, on_notice=noticed, relay=self._context.relay()
+            connector.dialer_for(self._context.authorize),
+            connector.dial_limit,
+            on_connected=stood,
+            on_notice=noticed,
+            relay=self._context.relay(),
         ) as connection:
             assert attempt.listing is not None  # noqa: S101 - a connection is handed over with its listing
             lease.listing = attempt.listing
@@ -519,16 +492,11 @@ class Leases:
                         await connection.drain()
                     beside.cancel_scope.cancel()
 
-    def _dialer(self) -> Dialer:
-        """The dialer with the logins of the slot's owner."""
-        dialer, authorize = self._connector.dialer, self._context.authorize
-        return dialer if authorize is None else dialer.with_logins(authorize)
-
     def _legacy(
         self, spec: ServerSpec, lease: Lease, noticed: Callable[[str], None]
     ) -> AbstractAsyncContextManager[Connection]:
         """Dial the server again, in the legacy era alone."""
-        return self._dialer().connect(
+        return self._connector.dialer_for(self._context.authorize).connect(
             replace(spec, era="legacy"),
             within=self._connector.policy.attempt_timeout,
             start_within=spec.start_timeout,
@@ -549,6 +517,45 @@ async def _drain(lease: Lease, connection: Connection) -> None:
     """Let the server refuse the requests in flight on an expired session."""
     await connection.drain()
     lease.scope.cancel()
+
+
+async def _refreshed(spec: ServerSpec, lease: Lease, within: float) -> on.Event:
+    """What a new listing of everything shows."""
+    connection, generation = lease.connection, lease.generation
+    if connection is None:
+        return on.RefreshFailed(generation)
+    try:
+        offers = await connection.list_everything(within=within)
+        lease.denial = None
+        if offers is lease.offers:  # the same bytes came, and were not read again (PERF-4)
+            return on.RefreshSucceeded(generation)
+        listing = _listing(spec, lease, connection, offers)
+    except Exception as exc:  # noqa: BLE001 - any fault is charged to this server and to no other
+        seen = evidence_in(exc)
+        verdict = _judged(lease, seen)
+        if isinstance(verdict, on.Event):
+            return verdict
+        lease.denial = masked(seen, lease.redactor) if verdict.status == "denied" else None
+        return on.RefreshFailed(generation, verdict.status, verdict.reason, verdict.unconfirmed)
+    lease.offers = offers
+    if listing == lease.listing:
+        return on.RefreshSucceeded(generation)
+    lease.listing = listing
+    return on.RefreshSucceeded(generation, listing)
+
+
+async def _checked(lease: Lease) -> on.Event:
+    """Whether a connection still answers."""
+    try:
+        if lease.connection is not None:
+            await lease.connection.ping(within=PING_SECONDS)
+    except Exception as exc:  # noqa: BLE001 - any fault is charged to this server and to no other
+        verdict = _judged(lease, evidence_in(exc))
+        if isinstance(verdict, on.Event):
+            return verdict
+        if verdict.status != "denied":  # a denial is an answer
+            return on.LivenessFailed(lease.generation, verdict.reason)
+    return on.LivenessConfirmed(lease.generation)
 
 
 async def _stay(connection: Connection, changed: Callable[[], object], desired: DesiredState) -> Evidence:
