@@ -1,8 +1,17 @@
-"""New connections: each one gets a place, and the user at its other end is found (SEC-11).
+"""New connections: each one gets a place, and the user at its other end is found (SEC-10, SEC-11).
 
-A connection counts from the moment that it is accepted, also while its TLS handshake runs. Where no
-place is left, it is closed. Where the process has no descriptor left, one that waits is closed, and the rest stay in
-the system's queue. ``tls`` secures a connection.
+Theory of operation. A readable listening socket calls ``_ready``, which takes some connections and returns: a flood of
+them must not keep the event loop from the clients that are served. Each one gets a place (``ConnectionLimits``) in the
+same step in which it is accepted, before its TLS handshake begins. So a client that never completes one is counted, and
+is the first to give way. A task opens it then. Its place knows how it is closed: first by the end of that task, and
+from then on by its transport.
+
+What can happen: no place is left, and the new connection is closed. The process has no descriptor left: the connection
+that waits longest is closed, and the rest stay in the queue of the system. The user is asked of the kernel at once,
+because a peer that leaves meanwhile has no owner any more.
+
+What must never happen: a descriptor stays open that no place counts. So what ends a task before its first step closes
+the socket too (``_opened``).
 """
 
 from __future__ import annotations

@@ -204,6 +204,7 @@ class Reply(msgspec.Struct, eq=False):
 
     def hand_over(self) -> tuple[bytes, Callable[[], bytes] | None]:
         """Another replica is to answer: no stream begins here, until ``wait_for_result`` gets what this returns."""
+        # Its answer has headers and a first event of its own: with ours before them the client would get both.
         waiting = self._extra, self._first
         self._first, self._extra = None, b""
         self._timer.disarm()
@@ -376,7 +377,7 @@ class OutputBuffer:
 
     def flush(self) -> None:
         """Write the pieces that wait."""
-        if self._pieces:
+        if self._pieces:  # else something else was written in this turn, and took them along
             data = b"".join(self._pieces)
             self._pieces, self._pieces_size = [], 0
             if not self.lost:
@@ -398,7 +399,7 @@ class OutputBuffer:
             self._transport.writelines(parts)
 
     def _write_slices(self) -> None:
-        """Give the transport what it takes now."""
+        """Give the transport what it takes now; it says so by ``pause``, in the middle of a write."""
         slices = self._slices
         while slices and not self._paused and not self.lost:
             one = slices.popleft()

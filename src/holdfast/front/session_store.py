@@ -140,7 +140,7 @@ class SessionStore:
 
     async def save(self, session: bytes, record: SessionRecord) -> None:
         """Keep a record: at once in memory, in the file when this returns. An ended session stays ended."""
-        known = self.records.pop(session, None)
+        known = self.records.pop(session, None)  # and is put last: the oldest gives way where there are too many
         self.records[session] = known if known is not None and known.ended else record
         await self._write_pending()
 

@@ -5,6 +5,14 @@ what changed during it is in the store, so that it is rebuilt when its client co
 Its own connections to servers linger for a while. A session ends when its client ends it, when it idled for a day, or
 after 30 days; an ended session stays ended, also for a request that was on its way when the end came.
 
+What can happen at the same time: two requests bring an id that is not in memory, and both rebuild its session; an end
+comes while one of them reads what is kept. So after the last wait of a rebuild everything is looked at again
+(``HttpSessions.find``), and from there to the table of sessions nothing waits. An end is written first and then
+carried out, so a request that comes in between finds it either in memory or in the store.
+
+Use is counted in memory, and noted in the store once an hour: a note for each request would cost more than the request.
+So what the store says may be an hour old, and a session ends late rather than early.
+
 What must never happen: a session is rebuilt for another principal or endpoint than its own, or an ended one revives.
 """
 
@@ -148,7 +156,7 @@ class HttpSession:
 
     def end(self, *, lingering: bool) -> None:
         """It is over, or dropped from memory: nothing of it goes on. Its own connections may linger."""
-        self.ended = True
+        self.ended = True  # first: what the next lines end may look at it
         self.exchange.close("the session ended", lingering=lingering)
         self.end_notices()
         self.log.close()

@@ -270,6 +270,8 @@ class Handshakes:
     async def _greeted(self, connection: socket.socket) -> None:
         """Wait until the first record is here. A client that sends a part of it and no more takes no turn."""
         for _ in range(2):  # its length, then all of it
+            # It is looked at, and stays for TLS. The system wakes us only when so much is there: a client that sends
+            # byte by byte costs no turn of the event loop for each one.
             wanted = _record_size(connection.recv(_RECORD_HEAD, socket.MSG_PEEK))
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
             await self._readable(connection)
