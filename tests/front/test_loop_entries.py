@@ -24,7 +24,7 @@ from holdfast.endpoint.broker import Broker
 from holdfast.endpoint.server import McpServer
 from holdfast.endpoint.view import View
 from holdfast.errors import LoadFailed
-from holdfast.front.stdio import CHUNK, Lines, PipeServer, StdoutWriter
+from holdfast.front.stdio import CHUNK, MessageLines, PipeServer, StdoutWriter
 from holdfast.hub.hub import Hub
 from holdfast.serve.memory import keep_collections_short
 from tests.front.heavy_inputs import ENTRIES, QUICK_SIZE, SHAPES, Target, call_message, modern_call
@@ -292,7 +292,7 @@ async def _piped(folder: Path) -> AsyncIterator[tuple[LoopSteps, Piped]]:
                 pipe = PipeServer.of(McpServer(broker, View(hub)), tasks, writer, longest)
                 await tasks.start(broker.run)
                 read = partial(anyio.to_thread.run_sync, lines.read1, CHUNK)
-                tasks.start_soon(pipe.serve, Lines(read, longest, pipe.refuse_long))
+                tasks.start_soon(pipe.serve, MessageLines(read, longest, pipe.refuse_long))
                 with os.fdopen(client_writes, "wb") as to_hub:
                     yield steps, Piped("", folder, to_hub=to_hub, from_hub=from_hub)
                 assert await writer.close()

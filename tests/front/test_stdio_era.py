@@ -12,7 +12,7 @@ import pytest
 from holdfast.endpoint.broker import Broker
 from holdfast.endpoint.server import McpServer
 from holdfast.endpoint.view import View
-from holdfast.front.stdio import Lines, PipeServer, StdoutWriter
+from holdfast.front.stdio import MessageLines, PipeServer, StdoutWriter
 from holdfast.hub import Hub
 from tests.clients.raw import MODERN_META, discover, initialize
 
@@ -52,7 +52,7 @@ async def _answers(*messages: dict[str, Any]) -> dict[int, dict[str, Any]]:
     async with hub, anyio.create_task_group() as tasks:
         server = McpServer(Broker(hub), View(hub))
         pipe = PipeServer.of(server, tasks, cast("StdoutWriter", answers), 1_000_000)
-        await pipe.serve(cast("Lines", answers.lines()))
+        await pipe.serve(cast("MessageLines", answers.lines()))
         tasks.cancel_scope.cancel()
     return answers.by_id
 

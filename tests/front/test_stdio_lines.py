@@ -17,7 +17,7 @@ import anyio.lowlevel
 import pytest
 from mcp import MCPError, StdioServerParameters
 
-from holdfast.front.stdio import CHUNK, Lines
+from holdfast.front.stdio import CHUNK, MessageLines
 from tests.front.loop_steps import LONGEST_STEP, measured_loop
 from tests.harness.served_hub import Era, Person, text_of
 from tests.peers.peer_server import running
@@ -44,7 +44,7 @@ async def _read(*lines: bytes) -> tuple[list[str], list[str | int | None]]:
     async def refuse(request: str | int | None) -> None:
         refused.append(request)
 
-    return [line.decode() async for line in Lines(pieces_of(b"".join(lines)), BOUND, refuse)], refused
+    return [line.decode() async for line in MessageLines(pieces_of(b"".join(lines)), BOUND, refuse)], refused
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ async def test_lines_do_not_depend_on_how_their_bytes_come(most: int) -> None:
         refused.append(request)
 
     data = b' \n\r\n a\n\n  \n0123456789\n01234567890\n {"id":7,"method":"x"}\n\n' + b"  " * 50 + b"b"
-    lines = [line async for line in Lines(pieces_of(data, most), 10, refuse)]
+    lines = [line async for line in MessageLines(pieces_of(data, most), 10, refuse)]
     assert lines == [b"a\n", b"0123456789\n", b"b"]
     assert refused == [None, 7]
 
@@ -96,7 +96,7 @@ async def test_an_endless_line_is_read_in_pieces_and_none_is_kept() -> None:
 
     tracemalloc.start()
     try:
-        assert [line async for line in Lines(read, BOUND, refuse)] == []
+        assert [line async for line in MessageLines(read, BOUND, refuse)] == []
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -116,7 +116,7 @@ async def test_a_chunk_of_the_shortest_lines_does_not_hold_up_the_event_loop(dat
     reader.feed_data(data * (CHUNK // len(data)))
     reader.feed_eof()
     with measured_loop() as steps:
-        found = [line async for line in Lines(partial(reader.read, CHUNK), BOUND, refuse)]
+        found = [line async for line in MessageLines(partial(reader.read, CHUNK), BOUND, refuse)]
         await anyio.lowlevel.checkpoint()
         assert steps.longest < LONGEST_STEP, steps.what
     assert len(found) == (CHUNK // len(data) if data == b"{}\n" else 0)

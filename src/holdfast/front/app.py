@@ -1,8 +1,8 @@
 """The application: ``/mcp`` serves all servers, ``/servers/{id}/mcp`` serves one; ``?tools=find`` lists few tools.
 
-A hub leaves in two steps, because a balancer needs a moment to see it. ``retire``: readiness says no, each answer is the
-last one of its connection, and all is still served. ``refuse``: new requests get 503, streams and questions that would
-stay open end, and calls in flight have their time (``drain``).
+A hub leaves in two steps, because a balancer needs a moment to see it. ``retire``: readiness says no, each answer is
+the last one of its connection, and all is still served. ``refuse``: new requests get 503, streams and questions that
+would stay open end, and calls in flight have their time (``drain``).
 
 The MCP endpoints are served on the connection itself (``HttpConnection``); every other path is an ASGI application.
 An endpoint opens at its first request and closes when its server is removed. ``/healthz`` reports that the hub is

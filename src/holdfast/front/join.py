@@ -47,7 +47,7 @@ from holdfast.endpoint import (
 )
 from holdfast.front.app import Front
 from holdfast.front.http import root_folder
-from holdfast.front.stdio import CHUNK, FLUSH_SECONDS, UNREAD_BYTES, Lines, PipeClient, PipeServer
+from holdfast.front.stdio import CHUNK, FLUSH_SECONDS, UNREAD_BYTES, MessageLines, PipeClient, PipeServer
 from holdfast.wire import BadJson, dumps, loads, unix_peer_uid
 
 __all__ = ["JoinServer", "JoinedClient", "SharedEnvironment"]
@@ -198,7 +198,7 @@ class _Connection:
         self._changed = changed
         self._told: JoinedClient | None = None
         self._longest = front.hub.config.settings.limits.message_bytes
-        self._lines = Lines(partial(reader.read, CHUNK), self._longest, self._refuse_early)
+        self._lines = MessageLines(partial(reader.read, CHUNK), self._longest, self._refuse_early)
         self._exchange: Exchange | None = None
         self._hello: Mapping[str, Any] = {}
         self._folder = ""

@@ -53,7 +53,7 @@ from holdfast.front.line_peek import id_in
 from holdfast.hub import Hub
 from holdfast.wire import Bytes, RawObject, dumps, one_line
 
-__all__ = ["Lines", "PipeClient", "PipeServer", "Refuse", "StdoutWriter", "serve_stdio"]
+__all__ = ["MessageLines", "PipeClient", "PipeServer", "Refuse", "StdoutWriter", "serve_stdio"]
 
 log = logging.getLogger("holdfast.front")
 
@@ -74,7 +74,7 @@ CHUNK = 64 * 1024
 _BLANKS = re.compile(rb"\s*")
 
 
-class Lines:
+class MessageLines:
     """Reads line after line from a pipe or a socket. Blanks before a line are left out, and so are blank lines.
 
     Of a line over the bound only its beginning and its end are held: its id stands in one of them. A client that sends
@@ -358,7 +358,7 @@ async def serve_stdio(
             tasks.start_soon(_cancel_when, writer.broken, tasks.cancel_scope)
             # A thread reads: stdin may be a file or a terminal, which the event loop cannot wait for.
             read = partial(anyio.to_thread.run_sync, stdin.read1, CHUNK)
-            await pipe.serve(Lines(read, longest, pipe.refuse_long))
+            await pipe.serve(MessageLines(read, longest, pipe.refuse_long))
             mcp_server.close()
             tasks.cancel_scope.cancel()
         if not await writer.close():
