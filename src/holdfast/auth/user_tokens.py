@@ -41,7 +41,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.auth.credentials import Logins, LoginStatus, status_of, takes_login
+from holdfast.auth.credentials import Logins, takes_login
 from holdfast.auth.grant import Grant, GrantKey, canonical, put_among, read_entry, write_entry
 from holdfast.auth.token_store import GrantStore, StoreUnusable, renewing
 from holdfast.config import ServerSpec, state_folder
@@ -446,10 +446,6 @@ class UserGrants(GrantStore):
     def renewing(self, key: GrantKey) -> AbstractAsyncContextManager[None]:
         """Hold the lease of one grant."""
         return self._tokens.renewing(key, self.principal)
-
-    def status(self, spec: ServerSpec) -> LoginStatus:
-        """The state of this user's login to a server. Reads the store and nothing else."""
-        return status_of(spec, self)
 
     def address_of(self, spec: ServerSpec) -> str:
         """The address by which a login to a server is found; empty for a server that takes none."""

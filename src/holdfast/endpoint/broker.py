@@ -24,7 +24,7 @@ import logging
 from collections.abc import Callable, Collection, Hashable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import anyio
@@ -464,25 +464,21 @@ def check_subscriptions(number: int) -> None:
         raise MCPError(INVALID_PARAMS, words)
 
 
-class Patience(NamedTuple):
-    """A program whose limit is known."""
-
-    seconds: float
-    """After this time it gives up on an answer, unless its user has set another one."""
-    source: str
-    """Where that is written."""
-
-
-PATIENCE: Final[dict[str, Patience]] = {
-    "claude-ai": Patience(60, "Claude Desktop; the limit of its TypeScript SDK: DEFAULT_REQUEST_TIMEOUT_MSEC = 60000"),
-    "claude-code": Patience(30, "Claude Code's documentation: MCP_TIMEOUT, 30 s by default"),
-    "codex-mcp-client": Patience(10, "Codex: DEFAULT_STARTUP_TIMEOUT is 10 s for the handshake and the first list"),
-    "gemini-cli-mcp-client": Patience(30, "Gemini CLI: 30 s for the discovery of a server over stdio, 10 min before"),
+PATIENCE: Final[dict[str, float]] = {
+    # Claude Desktop; the limit of its TypeScript SDK: DEFAULT_REQUEST_TIMEOUT_MSEC = 60000
+    "claude-ai": 60,
+    # Claude Code's documentation: MCP_TIMEOUT, 30 s by default
+    "claude-code": 30,
+    # Codex: DEFAULT_STARTUP_TIMEOUT is 10 s for the handshake and the first list
+    "codex-mcp-client": 10,
+    # Gemini CLI: 30 s for the discovery of a server over stdio, 10 min before
+    "gemini-cli-mcp-client": 30,
 }
-"""By the beginning of the name that a client gives itself: some add the name of the server."""
+"""After how many seconds programs give up on an answer, unless their users have set another time; by the beginning of
+the name that a client gives itself: some add the name of the server."""
 
 
 def first_list_seconds(program: str) -> float:
     """How long the first list may wait for servers: half of what the client bears, so that its answer is in time."""
     known = next((one for name, one in PATIENCE.items() if program == name or program.startswith(f"{name}-")), None)
-    return min(known.seconds / 2, LONGEST_WAIT) if known is not None else UNKNOWN_WAIT
+    return min(known / 2, LONGEST_WAIT) if known is not None else UNKNOWN_WAIT

@@ -62,6 +62,7 @@ from holdfast.auth import (
     log_out,
     plan_login,
     rungs_of,
+    status_of,
     takes_login,
 )
 from holdfast.config import ServerSpec
@@ -357,7 +358,7 @@ class PrincipalLogins:
 
 def _read_login(spec: ServerSpec, grants: UserGrants, now: float) -> OwnLogin:
     """What is stored. It blocks."""
-    status = grants.status(spec)
+    status = status_of(spec, grants)
     if status.kind != "login":
         others = any(rung.open for rung in rungs_of(spec, grants, now) if rung.rung != "login")
         return OwnLogin(server=spec.id, state="not_needed" if others else "missing")
