@@ -273,16 +273,11 @@ _TRANSLATIONS: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 # Problems, variables and secrets of the result
 
 
-class _Everything(dict[str, str]):
-    """An environment in which every variable is set: problems that remain do not depend on variables."""
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return super().get(key, "set")
-
-
 def _problems(name: str, definition: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Problem, ...]:
-    context = ReadContext(document=Document(), environ=_Everything(environ))
-    return read_definition(name, dict(definition), (name,), context).server.problems
+    """Why the entry cannot be used. A variable that is not set here is no reason: ``needs`` names it."""
+    context = ReadContext(document=Document(), environ=environ)
+    found = read_definition(name, dict(definition), (name,), context).server.problems
+    return tuple(problem for problem in found if not problem.variable)
 
 
 def entry_secrets(definition: Mapping[str, Any]) -> frozenset[str]:

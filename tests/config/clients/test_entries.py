@@ -251,3 +251,10 @@ def test_a_project_has_places_of_its_own() -> None:
 def test_a_client_that_nobody_knows_is_wrong_usage() -> None:
     with pytest.raises(UsageError, match="there is no client `emacs`"):
         client_named("emacs")
+
+
+@pytest.mark.parametrize(("key", "needs"), [("url", "MCP_URL"), ("timeout", "MCP_TIMEOUT"), ("disabled", "MCP_OFF")])
+def test_a_value_that_is_a_variable_which_is_not_set_here_is_no_fault_of_the_entry(key: str, needs: str) -> None:
+    found = entry("cursor", {"url": "https://example.com/mcp", key: f"${{env:{needs}}}"})
+    assert found.problems == ()
+    assert found.needs == (needs,)
