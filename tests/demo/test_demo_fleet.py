@@ -19,6 +19,7 @@ from holdfast.demo.demo_servers import FAULTS, DemoControl, demo_fleet, running_
 from holdfast.errors import HoldfastError, ServerUnavailable, UnknownServer, UsageError
 from holdfast.hub.hub import Hub
 from holdfast.hub.reload import Reloader
+from holdfast.testing import HttpServer
 from tests.harness.waiting import came_true
 
 pytestmark = pytest.mark.anyio
@@ -118,6 +119,21 @@ async def test_an_http_server_that_is_down_does_not_listen_and_returns_to_its_po
             await calls_without_end(hub, "weather__forecast", city="Oslo")
         control.heal("weather")
         await until(hub, "weather", state(State.CONNECTED))
+
+
+async def test_what_arrived_at_a_server_is_not_kept_as_long_as_the_demo_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[HttpServer] = []
+
+    class Remembered(HttpServer):
+        async def start(self) -> None:
+            made.append(self)
+            await super().start()
+
+    monkeypatch.setattr("holdfast.demo.demo_servers.HttpServer", Remembered)
+    async with demo() as (hub, _, _):
+        await until(hub, "weather", state(State.CONNECTED))
+        assert made
+        await came_true(lambda: not any(one.asked for one in made))
 
 
 async def test_nonsense_is_refused_with_what_would_do() -> None:

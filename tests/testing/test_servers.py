@@ -126,6 +126,17 @@ async def test_a_child_can_be_killed_and_is_started_again() -> None:
                 server.fail(fault)
 
 
+async def test_a_child_stops_noting_messages_when_its_log_is_full() -> None:
+    with StdioServer({"one": "1"}) as server:
+        log = Path(str(server.definition["args"][-1]))  # type: ignore[index]  # a list of texts
+        log.write_bytes(b"\n" * holdfast.testing.script.LARGEST_LOG)  # noqa: ASYNC240 - nothing else runs yet
+        async with hub_of(server) as hub:
+            await hub.ready(10)
+            assert (await hub.call_tool("it__one")).text == "1"
+        assert server.asked == []
+        assert len(server.pids) == 1
+
+
 async def test_a_busy_server_answers_503_until_it_is_healed() -> None:
     async with HttpServer({"one": "1"}) as server, hub_of(server) as hub:
         await hub.ready(10)

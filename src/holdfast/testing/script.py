@@ -27,6 +27,9 @@ LEGACY_VERSION = "2025-11-25"
 MODERN_VERSION = "2026-07-28"
 LIST_CHANGED = "notifications/tools/list_changed"
 
+LARGEST_LOG = 16 << 20
+"""Bytes after which messages are not noted any more: the servers of the demo may run for weeks."""
+
 _INFO = {"name": "scripted", "version": "1"}
 _CAN = {"tools": {"listChanged": True}}
 
@@ -163,7 +166,8 @@ class _Child:
 
     def _note(self, line: str) -> None:
         target = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.write(target, f"{line}\n".encode())
+        if line.startswith("start") or os.fstat(target).st_size < LARGEST_LOG:
+            os.write(target, f"{line}\n".encode())
         os.close(target)
 
 
