@@ -2,6 +2,9 @@
 
 The scripts are a few lines each. They run ``holdfast __complete WORDS…`` at each Tab, which prints one candidate a
 line, with its description after a tab. A line ``:files`` asks the shell for file names.
+
+Typer has completion of its own. It is not used, because its script for zsh evaluates what the program prints, and a
+name that is printed may come from a server. These scripts take each line as data: no name can run anything.
 """
 
 from __future__ import annotations
