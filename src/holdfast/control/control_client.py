@@ -47,7 +47,7 @@ from holdfast.core import (
 from holdfast.errors import HubRefused, NoHub, ServerFailure
 from holdfast.wire import ApiClient, HttpAnswer
 
-__all__ = ["ControlClient", "HubEvent", "ServerAction", "trust_in"]
+__all__ = ["ControlClient", "HubConnection", "HubEvent", "ServerAction", "trust_in"]
 
 ANSWER_SECONDS = 10.0
 """A hub on this machine answers in milliseconds; after this time it is stuck."""
@@ -71,11 +71,8 @@ class HubEvent(NamedTuple):
     data: str
 
 
-class ControlClient:
-    """All that commands ask a hub. Use it as ``async with`` on the result of ``find_hub()``.
-
-    It explains every failure: ``NoHub`` if the hub cannot be reached, ``HubRefused`` with its reason.
-    """
+class HubConnection:
+    """Asks one hub, and explains every failure: ``NoHub`` if it cannot be reached, ``HubRefused`` with its reason."""
 
     def __init__(self, found: RunningHub) -> None:
         self._found = found
@@ -98,7 +95,68 @@ class ControlClient:
         return mask_url(self._found.url)
 
     def __repr__(self) -> str:
-        return f"<ControlClient {self.url}>"
+        return f"<{type(self).__name__} {self.url}>"
+
+    async def _ask(
+        self,
+        model: type[_Model],
+        method: str,
+        path: str,
+        *,
+        body: ApiModel | None = None,
+        within: float = ANSWER_SECONDS,
+    ) -> _Model:
+        content = body.model_dump_json().encode() if body is not None else None
+        with self._explained():
+            answer = await self._api.ask(method, path, body=content, within=within)
+        if answer.status != 200:
+            raise self._refusal(answer)
+        return self._read(model, answer.body)
+
+    async def _events(self, path: str) -> AsyncGenerator[HubEvent, None]:
+        with self._explained():
+            async with aclosing(self._api.events(path, silence=SILENCE_SECONDS)) as events:
+                async for event in events:
+                    if isinstance(event, HttpAnswer):
+                        raise self._refusal(event)
+                    yield HubEvent(event.name, event.data)
+
+    def _read(self, model: type[_Model], data: bytes | str) -> _Model:
+        try:
+            return model.model_validate_json(data)
+        except ValidationError as exc:
+            hint = "check that this is the address of a hub, and that its version fits this command"
+            raise NoHub(f"the answer from {self.url} is not that of a hub", hint=hint) from exc
+
+    def _refusal(self, answer: HttpAnswer) -> HubRefused | NoHub:
+        try:
+            said = ApiError.model_validate_json(answer.body)
+        except ValidationError:
+            hint = "check that this is the address of a hub"
+            return NoHub(f"the answer from {self.url} is not that of a hub (HTTP {answer.status})", hint=hint)
+        return HubRefused(said.error, status=answer.status, hint=said.hint)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except ServerFailure as failure:
+            raise self._out_of_reach(failure.evidence) from None
+
+    def _out_of_reach(self, seen: Evidence) -> NoHub:
+        match seen:
+            case NetworkFailure(fault=NetworkFault.REFUSED):
+                return NoHub(f"no hub answers at {self.url}", hint=f"start it with `{command_line('serve')}`")
+            case PlainHttpRefused():
+                hint = "use https, or a tunnel to a port on this machine"
+                return NoHub(f"the control token would travel unencrypted to {self.url}", hint=hint)
+        verdict = classify_evidence(seen)
+        hint = verdict.hint or f"check that it is still running; --url and {TOKEN_VARIABLE} choose the hub"
+        return NoHub(f"the hub at {self.url} cannot be reached: {verdict.reason}", hint=hint)
+
+
+class ControlClient(HubConnection):
+    """All that commands ask a hub. Use it as ``async with`` on the result of ``find_hub()``."""
 
     # Read.
 
@@ -173,65 +231,6 @@ class ControlClient:
     async def code(self) -> SignInCode:
         """Make a code that signs in one browser."""
         return await self._ask(SignInCode, "POST", "/api/codes")
-
-    # How it asks.
-
-    async def _ask(
-        self,
-        model: type[_Model],
-        method: str,
-        path: str,
-        *,
-        body: ApiModel | None = None,
-        within: float = ANSWER_SECONDS,
-    ) -> _Model:
-        content = body.model_dump_json().encode() if body is not None else None
-        with self._explained():
-            answer = await self._api.ask(method, path, body=content, within=within)
-        if answer.status != 200:
-            raise self._refusal(answer)
-        return self._read(model, answer.body)
-
-    async def _events(self, path: str) -> AsyncGenerator[HubEvent, None]:
-        with self._explained():
-            async with aclosing(self._api.events(path, silence=SILENCE_SECONDS)) as events:
-                async for event in events:
-                    if isinstance(event, HttpAnswer):
-                        raise self._refusal(event)
-                    yield HubEvent(event.name, event.data)
-
-    def _read(self, model: type[_Model], data: bytes | str) -> _Model:
-        try:
-            return model.model_validate_json(data)
-        except ValidationError as exc:
-            hint = "check that this is the address of a hub, and that its version fits this command"
-            raise NoHub(f"the answer from {self.url} is not that of a hub", hint=hint) from exc
-
-    def _refusal(self, answer: HttpAnswer) -> HubRefused | NoHub:
-        try:
-            said = ApiError.model_validate_json(answer.body)
-        except ValidationError:
-            hint = "check that this is the address of a hub"
-            return NoHub(f"the answer from {self.url} is not that of a hub (HTTP {answer.status})", hint=hint)
-        return HubRefused(said.error, status=answer.status, hint=said.hint)
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except ServerFailure as failure:
-            raise self._out_of_reach(failure.evidence) from None
-
-    def _out_of_reach(self, seen: Evidence) -> NoHub:
-        match seen:
-            case NetworkFailure(fault=NetworkFault.REFUSED):
-                return NoHub(f"no hub answers at {self.url}", hint=f"start it with `{command_line('serve')}`")
-            case PlainHttpRefused():
-                hint = "use https, or a tunnel to a port on this machine"
-                return NoHub(f"the control token would travel unencrypted to {self.url}", hint=hint)
-        verdict = classify_evidence(seen)
-        hint = verdict.hint or f"check that it is still running; --url and {TOKEN_VARIABLE} choose the hub"
-        return NoHub(f"the hub at {self.url} cannot be reached: {verdict.reason}", hint=hint)
 
 
 def trust_in(certificate: str) -> ssl.SSLContext | None:
