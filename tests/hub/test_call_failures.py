@@ -42,7 +42,7 @@ from holdfast.errors import (
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock, HttpServer
 from holdfast.wire import LEAVING_HEADER, Connection, RawObject
-from holdfast.wire.request_headers import HubPeer
+from holdfast.wire.request_form import HubPeer
 from tests.harness.open_hubs import running, settled
 
 pytestmark = pytest.mark.anyio

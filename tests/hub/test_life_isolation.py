@@ -39,11 +39,11 @@ async def read_in_each_turn(hub: Hub, name: str, during: Awaitable[None]) -> lis
     wire, read = lease.connection.wire, [0]
 
     async def watch() -> None:
-        before = wire.received
+        before = wire.rpc.received
         while True:
             await asyncio.sleep(0)
-            read.append(wire.received - before)
-            before = wire.received
+            read.append(wire.rpc.received - before)
+            before = wire.rpc.received
 
     watching = asyncio.create_task(watch())
     try:

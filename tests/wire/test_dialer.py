@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import resource
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mcp_types import CLIENT_CAPABILITIES_META_KEY
 
 from holdfast.config import Limits, ServerSpec
 from holdfast.core import BadConfig, Redactor
 from holdfast.errors import ServerFailure
 from holdfast.wire import dial
 from holdfast.wire.dial import Dialer
-from holdfast.wire.dispatcher import _declaring
+from holdfast.wire.dispatcher import SHARED_CAPABILITIES, DialHooks, NoClients, Relay
 from holdfast.wire.warden import Warden
+from tests.peers.mcp_http import McpPeer
 
 INFINITE = resource.RLIM_INFINITY
 
@@ -73,10 +73,17 @@ def test_a_dialer_with_the_logins_of_one_user_is_another_with_all_else_the_same(
     assert (shared._limits, own._limits) == (fewer, Limits())
 
 
-def test_a_session_declares_the_capabilities_of_its_clients_where_it_declares_any() -> None:
-    clients: Any = SimpleNamespace(capabilities={"roots": {}})
-    assert _declaring("initialize", {"x": 1}, clients) == {"x": 1, "capabilities": {"roots": {}}}
-    for params in ({"x": 1}, {"_meta": "odd"}, {"_meta": {"x": 1}}):
-        assert _declaring("ping", params, clients) is params
-    said = {"_meta": {"x": 1, CLIENT_CAPABILITIES_META_KEY: {"odd": 1}}}
-    assert _declaring("ping", said, clients) == {"_meta": {"x": 1, CLIENT_CAPABILITIES_META_KEY: {}}}
+@pytest.mark.anyio
+@pytest.mark.parametrize("relay", [NoClients(), None])
+async def test_a_handshake_declares_what_the_clients_of_the_hub_can_and_nothing_without_a_hub(
+    relay: Relay | None,
+) -> None:
+    async with McpPeer() as peer, Warden() as warden:
+        dialer, spec = Dialer(warden=warden, limits=Limits()), ServerSpec(id="a", transport="http", url=peer.url)
+        async with dialer.connect(
+            spec, within=10, redactor=Redactor(), era="legacy", hooks=DialHooks(relay=relay)
+        ) as connection:
+            assert connection.era == "legacy"
+        params = json.loads(peer.requests[0].body)["params"]
+    assert params["clientInfo"]["name"] == "holdfast"
+    assert params["capabilities"] == (SHARED_CAPABILITIES if relay is not None else {})

@@ -42,14 +42,6 @@ from tests.peers.leaks import no_leaks
 pytestmark = pytest.mark.anyio
 
 
-async def ignore(*_: object) -> None:
-    """Handles what the server sends on its own account."""
-
-
-async def refuse(*_: object) -> dict[str, object]:
-    return {}
-
-
 @asynccontextmanager
 async def dispatcher(
     url: str, *, secrets: tuple[str, ...] = (), headers: dict[str, str] | None = None
@@ -58,16 +50,21 @@ async def dispatcher(
     peer = HttpPeer(spec, Limits(), Redactor(spec.secrets))
     wire = HttpDispatcher(peer)
     with anyio.fail_after(20):
-        async with anyio.create_task_group() as tasks:
-            await tasks.start(wire.run, refuse, ignore)
+        wire.start()
+        try:
             yield wire
-            tasks.cancel_scope.cancel()
-        await peer.aclose()
+        finally:
+            await wire.aclose()
+            await peer.aclose()
+
+
+async def asked(wire: HttpDispatcher, method: str = "a") -> dict[str, object]:
+    return (await wire.ask(method, {})).value()
 
 
 async def failure_of(wire: HttpDispatcher) -> Evidence:
     with pytest.raises(ServerFailure) as failed:
-        await wire.send_raw_request("tools/list", None)
+        await asked(wire, "tools/list")
     return failed.value.evidence
 
 
@@ -91,7 +88,7 @@ def answer(message_id: object, **result: object) -> dict[str, object]:
 async def test_on_a_stream_only_the_answer_to_this_request_counts() -> None:
     script = events(lambda given: [answer(999, wrong=True), answer(str(given), right=True)])
     async with FaultServer(script) as peer, dispatcher(peer.origin) as wire:
-        assert await wire.send_raw_request("a", None) == {"right": True}
+        assert await asked(wire) == {"right": True}
 
 
 @pytest.mark.requirement("LOAD-2")
@@ -107,7 +104,7 @@ async def test_an_error_without_an_id_on_a_requests_own_stream_is_its_answer() -
     error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "cannot read that"}}
     async with FaultServer(events(lambda _: [error])) as peer, dispatcher(peer.origin) as wire:
         with pytest.raises(Exception, match="cannot read that"):
-            await wire.send_raw_request("a", None)
+            await asked(wire)
 
 
 @pytest.mark.requirement("LOAD-3")
@@ -126,9 +123,9 @@ async def test_a_fault_of_ours_on_one_stream_reaches_the_one_who_asked_unwrapped
         def trip(*_: object) -> None:
             raise ZeroDivisionError
 
-        monkeypatch.setattr(wire._rpc, "_route", trip)
+        monkeypatch.setattr(wire.rpc, "_route", trip)
         with pytest.raises(ZeroDivisionError):
-            await wire.send_raw_request("a", None)
+            await asked(wire)
 
 
 async def test_one_failed_request_harms_no_other_on_the_same_connection() -> None:
@@ -147,13 +144,13 @@ async def test_one_failed_request_harms_no_other_on_the_same_connection() -> Non
         results: list[object] = []
 
         async def ask() -> None:
-            results.append(await wire.send_raw_request("good", None))
+            results.append(await asked(wire, "good"))
 
         async with anyio.create_task_group() as tasks:
             for _ in range(5):
                 tasks.start_soon(ask)
             with pytest.raises(ServerFailure):
-                await wire.send_raw_request("bad", None)
+                await asked(wire, "bad")
     assert results == [{"fine": True}] * 5
 
 
@@ -259,7 +256,7 @@ async def test_a_stream_whose_end_follows_its_answer_leaves_its_connection_to_th
 
     async with FaultServer(answered_then(end_later)) as peer, dispatcher(peer.origin) as wire:
         for _ in range(3):
-            assert await wire.send_raw_request("a", None) == {"fine": True}
+            assert await asked(wire) == {"fine": True}
             has_answer.set()
             (pool,) = wire._peer._pools.values()
             await came_true(lambda: pool._idle)  # noqa: B023 - the loop waits for it
@@ -284,7 +281,7 @@ async def test_a_stream_that_goes_on_after_its_answer_holds_no_connection(
     monkeypatch.setattr(pool_room, "_next_sweep", lambda now: now)
     monkeypatch.setattr(pool_room, "IDLE_SECONDS", 0.0)
     async with FaultServer(answered_then(go_on)) as peer, dispatcher(peer.origin) as wire:
-        assert await wire.send_raw_request("a", None) == {"fine": True}
+        assert await asked(wire) == {"fine": True}
         await left.wait()
 
 
@@ -377,14 +374,13 @@ def test_a_proxy_has_the_port_of_its_scheme_unless_it_names_one(
 # Streams that are cut
 
 
-def cut_stream(*, resumed: Behaviour, event_id: str = "e-1") -> Callable[[Request], Behaviour]:
+def cut_stream(*, resumed: Behaviour, event_id: str = "e-1", retry: int = 1) -> Callable[[Request], Behaviour]:
     """A script: a request's stream ends after an event with an id; this answers a request that resumes it."""
 
     async def begin(exchange: Exchange) -> None:
         await exchange.start(content_type="text/event-stream")
-        await exchange.chunk(
-            f'retry: 1\nid: {event_id}\ndata: {{"jsonrpc": "2.0", "method": "notifications/message"}}\n\n'.encode()
-        )
+        message = '{"jsonrpc": "2.0", "method": "notifications/message"}'
+        await exchange.chunk(f"retry: {retry}\nid: {event_id}\ndata: {message}\n\n".encode())
         await exchange.end()
 
     begun = Behaviour("begin", begin)
@@ -399,7 +395,7 @@ async def test_a_stream_that_was_cut_is_taken_up_again_where_it_ended() -> None:
 
     script = cut_stream(resumed=Behaviour("go on", go_on))
     async with FaultServer(script) as peer, dispatcher(peer.origin) as wire:
-        assert await wire.send_raw_request("a", None) == {"resumed": True}
+        assert await asked(wire) == {"resumed": True}
     assert [request.method for request in peer.requests] == ["POST", "GET"]
     assert peer.requests[1].headers["last-event-id"] == "e-1"
 
@@ -418,7 +414,7 @@ async def test_an_id_of_an_event_is_sent_back_as_it_came_or_not_at_all(event_id:
         if sent is None:
             assert await failure_of(wire) == NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
         else:
-            assert await wire.send_raw_request("a", None) == {"resumed": True}
+            assert await asked(wire) == {"resumed": True}
             assert peer.requests[1].headers["last-event-id"].encode("latin-1").decode() == sent
 
 
@@ -484,7 +480,7 @@ async def test_progress_that_came_on_another_stream_is_told_before_the_result(
             number = json.loads(body)["id"]
             params = {"progressToken": number, "progress": 0.5}
             notice = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
-            await wire._rpc.take(json.dumps(notice).encode())
+            await wire.rpc.take(json.dumps(notice).encode())
             head = AnswerHead(200, {"content-type": kind}, keep_alive=True, length=None, chunked=True)
             response = Response.begin(None, head)
             response.feed((form % json.dumps(answer(number))).encode())

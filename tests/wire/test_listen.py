@@ -16,7 +16,8 @@ from holdfast.config.spec import ServerSpec
 from holdfast.core.evidence import Evidence, HttpStatus, NetworkFailure, NetworkFault, ProcessExit
 from holdfast.core.redact import Redactor
 from holdfast.wire import listen
-from holdfast.wire.dial import Dialer, DialHooks
+from holdfast.wire.dial import Dialer
+from holdfast.wire.dispatcher import DialHooks
 from holdfast.wire.listen import LIST_CHANGED, watch_connection
 from holdfast.wire.session import Connection
 from holdfast.wire.warden import Warden

@@ -11,7 +11,7 @@ from holdfast.config import ServerSpec
 from holdfast.core import MOST_HUBS, ToldByHub
 from holdfast.errors import ServerFailure
 from holdfast.wire.raw_json import RawObject
-from holdfast.wire.request_headers import (
+from holdfast.wire.request_form import (
     FAILURE_BYTES,
     FAILURE_KEY,
     LONGEST_PRINCIPAL,

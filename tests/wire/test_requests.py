@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from mcp import MCPError
+from mcp_types import ServerCapabilities
 
 from holdfast.core import (
     HttpStatus,
@@ -23,14 +24,16 @@ from holdfast.core import (
 from holdfast.errors import ServerFailure
 from holdfast.wire.listen import DesiredState
 from holdfast.wire.raw_json import RawObject
-from holdfast.wire.request_headers import FAILURE_KEY, CallerIdentity, HubPeer
-from holdfast.wire.session import (
-    RELATED_TASK,
+from holdfast.wire.request_form import (
+    FAILURE_KEY,
     TASKS_EXTENSION,
+    CallerIdentity,
+    Greeting,
+    HubPeer,
     RequestForm,
-    call_as_task,
     without_task_capabilities,
 )
+from holdfast.wire.session import RELATED_TASK, call_as_task
 from tests.wire.test_request_headers import Client
 
 CREATED = RawObject.of({"task": {"taskId": "t1"}})
@@ -121,9 +124,9 @@ def test_a_client_without_tasks_declares_all_else(extensions: Any) -> None:
 
 
 def form(era: Any = "modern", **more: Any) -> RequestForm:
-    session: Any = SimpleNamespace(protocol_version="2026-07-28", server_capabilities=None)
-    wire: Any = SimpleNamespace(received=7)
-    return RequestForm(session, wire, era, more.get("hub"), more.get("identity"))
+    wire: Any = SimpleNamespace(rpc=SimpleNamespace(received=7))
+    greeting = Greeting(era, "2026-07-28", ServerCapabilities(), "")
+    return RequestForm(greeting, wire, more.get("hub"), more.get("identity"))
 
 
 @pytest.mark.requirement("LIFE-28")

@@ -10,7 +10,7 @@ from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from pydantic import ValidationError
 
 from holdfast.wire.raw_json import SMALL_BYTES, BadJson, LoadedObject, RawObject, dump_object
-from holdfast.wire.results import CHECKED_BYTES, MOST_PARTS, check_result, clean_data, clean_result, load_params
+from holdfast.wire.request_form import CHECKED_BYTES, MOST_PARTS, check_result, clean_data, clean_result, load_params
 
 OWN = {"holdfast/held": True}
 BLOCK = {"type": "text", "text": "x"}

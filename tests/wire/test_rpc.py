@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import anyio
@@ -13,14 +14,14 @@ import anyio.abc
 import pytest
 from hypothesis import given, strategies as st
 from mcp import MCPError
-from mcp.shared.dispatcher import CallOptions
 from mcp_types import INTERNAL_ERROR
 
 from holdfast.config.settings import Limits
 from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, NotMcp, OverBound, Unexpected
 from holdfast.errors import ServerFailure
 from holdfast.types import ProgressFn
-from holdfast.wire.dispatcher import DuplexDispatcher
+from holdfast.wire.dispatcher import NO_HOOKS, DuplexDispatcher, Incoming
+from holdfast.wire.in_flight import InFlight
 from holdfast.wire.raw_json import SMALL_BYTES, BadJson
 from holdfast.wire.rpc import (
     ERROR_TEXT_BYTES,
@@ -38,15 +39,36 @@ pytestmark = pytest.mark.anyio
 GONE = NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
 
 
+class Script(Incoming):
+    """What a server sends by itself, and the answers of this side to it."""
+
+    def __init__(self, in_flight: InFlight) -> None:
+        super().__init__("test", NO_HOOKS, in_flight)
+        self.notices: list[tuple[str, Mapping[str, Any] | None]] = []
+
+    def pass_on(self, method: str, params: Mapping[str, Any] | None) -> None:
+        self.notices.append((method, params))
+
+    async def asked(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
+        if method == "break":
+            raise ZeroDivisionError
+        if method == "refuse":
+            raise MCPError(-32601, "no such thing")
+        if method == "wait":
+            await anyio.sleep_forever()
+        return {"asked": method}
+
+
 class Wire(DuplexDispatcher):
     """A dispatcher whose other end is the test: ``sent`` is what went out, ``say`` is what comes in."""
 
     def __init__(self, limits: Limits | None = None) -> None:
-        super().__init__("test", limits or Limits())
+        super().__init__(limits or Limits())
         self.sent: list[Message] = []
         self.wrote = anyio.Event()
         self.blocked: anyio.Event | None = None
-        self.notices: list[tuple[str, Mapping[str, Any] | None]] = []
+        self.incoming = script = Script(self.in_flight)
+        self.notices = script.notices
         self._say, self._heard = anyio.create_memory_object_stream[tuple[object, ...]](math.inf)
 
     def say(self, *messages: object) -> None:
@@ -74,7 +96,7 @@ class Wire(DuplexDispatcher):
         with self._heard:
             async for messages in self._heard:
                 for message in messages:
-                    await self._rpc.take(json.dumps(message).encode())
+                    await self.rpc.take(json.dumps(message).encode())
         return GONE
 
     async def told(self, method: str, callback: ProgressFn) -> Message:
@@ -85,27 +107,19 @@ class Wire(DuplexDispatcher):
         self.in_flight.end(request)
         return result.value()
 
-    async def on_notify(self, context: object, method: str, params: Mapping[str, Any] | None) -> None:
-        self.notices.append((method, params))
-
-    async def on_request(self, context: object, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
-        if method == "break":
-            raise ZeroDivisionError
-        if method == "refuse":
-            raise MCPError(-32601, "no such thing")
-        if method == "wait":
-            await anyio.sleep_forever()
-        return {"asked": method}
+    async def asked(self, method: str = "a", *, tell: bool = True) -> Message:
+        return (await self.ask(method, {}, tell=tell)).value()
 
 
 @asynccontextmanager
 async def wired(limits: Limits | None = None) -> AsyncIterator[Wire]:
     wire = Wire(limits)
     with anyio.fail_after(30):
-        async with anyio.create_task_group() as tasks:
-            await tasks.start(wire.run, wire.on_request, wire.on_notify)
-            yield wire
-            wire.hang_up()
+        wire.start()
+        yield wire
+        wire.hang_up()
+        await wire.gone()
+        await wire.aclose()
 
 
 def answer(request_id: object, **result: object) -> Message:
@@ -218,7 +232,7 @@ async def test_an_answer_is_known_by_its_id_as_a_number_or_as_a_text(spelled: ty
         results: list[Message] = []
 
         async def ask(method: str) -> None:
-            results.append(await wire.send_raw_request(method, None))
+            results.append(await wire.asked(method))
 
         tasks.start_soon(ask, "a")
         tasks.start_soon(ask, "b")
@@ -230,15 +244,15 @@ async def test_an_answer_is_known_by_its_id_as_a_number_or_as_a_text(spelled: ty
 async def test_late_and_foreign_answers_are_dropped() -> None:
     async with wired() as wire, anyio.create_task_group() as tasks:
         with anyio.move_on_after(0.01):
-            await wire.send_raw_request("a", None, {"request_id": 77, "cancel_on_abandon": False})
+            await wire.asked("a", tell=False)
 
         async def server() -> None:
             await wire.written(2)
-            wire.say(answer(77, late=True), answer(12345), answer(None), answer([1]), answer({}), answer(1.5))
-            wire.say(answer(78, fresh=True))
+            wire.say(answer(1, late=True), answer(12345), answer(None), answer([1]), answer({}), answer(1.5))
+            wire.say(answer(2, fresh=True))
 
         tasks.start_soon(server)
-        assert await wire.send_raw_request("b", None, {"request_id": 78}) == {"fresh": True}
+        assert await wire.asked("b") == {"fresh": True}
 
 
 @pytest.mark.requirement("LIFE-9")
@@ -247,7 +261,7 @@ async def test_an_error_without_an_id_is_for_the_only_one_who_still_waits_right_
         results: list[Message] = []
 
         async def ask() -> None:
-            results.append(await wire.send_raw_request("a", None))
+            results.append(await wire.asked("a"))
 
         tasks.start_soon(ask)
         (first,) = await wire.written(1)
@@ -259,17 +273,8 @@ async def test_an_error_without_an_id_is_for_the_only_one_who_still_waits_right_
 
         tasks.start_soon(server)
         with pytest.raises(MCPError, match="what"):
-            await wire.send_raw_request("b", None)
+            await wire.asked("b")
     assert results == [{"n": 1}], "the first answer counts"
-
-
-async def test_an_id_that_is_in_flight_cannot_be_used_twice() -> None:
-    async with wired() as wire, anyio.create_task_group() as tasks:
-        tasks.start_soon(wire.send_raw_request, "a", None, CallOptions(request_id=5))
-        await wire.written(1)
-        with pytest.raises(ValueError, match="already in flight"):
-            await wire.send_raw_request("b", None, {"request_id": "5"})
-        wire.say(answer(5))
 
 
 async def test_an_error_answer_is_raised_with_its_code_and_data() -> None:
@@ -281,7 +286,7 @@ async def test_an_error_answer_is_raised_with_its_code_and_data() -> None:
 
         tasks.start_soon(server)
         with pytest.raises(MCPError) as refused:
-            await wire.send_raw_request("a", None)
+            await wire.asked("a")
     assert (refused.value.code, refused.value.message, refused.value.error.data) == (-1, "no", [1])
 
 
@@ -295,7 +300,7 @@ async def test_however_badly_an_error_is_written_it_is_the_answer_to_its_request
 
         tasks.start_soon(server)
         with pytest.raises(MCPError) as refused:
-            await wire.send_raw_request("a", None)
+            await wire.asked("a")
     assert refused.value.message == (error if error == "no" else "the server gave an error without a message")
 
 
@@ -310,9 +315,9 @@ async def test_an_answer_that_is_none_fails_the_one_who_asked_and_no_other(body:
 
         tasks.start_soon(server)
         with pytest.raises(ServerFailure) as failed:
-            await wire.send_raw_request("a", None)
+            await wire.asked("a")
         assert isinstance(failed.value.evidence, NotMcp)
-        assert await wire.send_raw_request("b", None) == {"fine": True}
+        assert await wire.asked("b") == {"fine": True}
 
 
 async def test_when_the_connection_goes_everyone_who_waits_is_told_at_once_and_later_comers_too() -> None:
@@ -320,7 +325,7 @@ async def test_when_the_connection_goes_everyone_who_waits_is_told_at_once_and_l
 
     async def ask(wire: Wire) -> None:
         try:
-            await wire.send_raw_request("a", None)
+            await wire.asked("a")
         except ServerFailure as failure:
             failures.append(failure)
 
@@ -345,21 +350,21 @@ async def test_a_fault_of_ours_while_reading_ends_the_connection_and_tells_who_w
 
         async def server() -> None:
             await wire.written(1)
-            monkeypatch.setattr(wire._rpc, "take", trip)
+            monkeypatch.setattr(wire.rpc, "take", trip)
             wire.say({})
 
         tasks.start_soon(server)
         with pytest.raises(ServerFailure) as failed:
-            await wire.send_raw_request("a", None)
+            await wire.asked("a")
     assert failed.value.evidence == Unexpected(type="ZeroDivisionError")
 
 
 @pytest.mark.requirement("LOAD-9")
-async def test_the_callers_deadline_covers_the_write_too_and_the_one_of_the_sdk_does_not_count() -> None:
+async def test_the_callers_deadline_covers_the_write_too() -> None:
     async with wired() as wire:
         wire.blocked = anyio.Event()
         with anyio.move_on_after(0.05) as limit:
-            await wire.send_raw_request("a", None, {"timeout": 0.001})
+            await wire.asked()
         assert limit.cancelled_caught
         wire.blocked.set()
         wire.blocked = None
@@ -369,7 +374,7 @@ async def test_the_callers_deadline_covers_the_write_too_and_the_one_of_the_sdk_
 async def test_a_caller_that_no_longer_waits_is_taken_back_with_a_notice_unless_told_not_to(*, tell: bool) -> None:
     async with wired() as wire:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(wire.send_raw_request, "a", None, CallOptions(cancel_on_abandon=tell))
+            tasks.start_soon(partial(wire.asked, tell=tell))
             (request,) = await wire.written(1)
             tasks.cancel_scope.cancel()
         if tell:
@@ -396,7 +401,7 @@ async def test_a_flood_of_notices_ends_this_connection_and_says_which_bound_it_b
 
         tasks.start_soon(server)
         with pytest.raises(ServerFailure) as failed:
-            await wire.send_raw_request("a", None)
+            await wire.asked("a")
     assert isinstance(failed.value.evidence, OverBound)
     assert failed.value.evidence.setting == "holdfast.limits.notificationsPerSecond"
 
@@ -425,7 +430,7 @@ async def test_notices_that_nobody_takes_do_not_pile_up() -> None:
     async def send(message: Message) -> None:
         raise AssertionError("nothing is to be sent")
 
-    peer = RpcPeer("test", send, Limits(notifications_per_second=10**6))
+    peer = RpcPeer(send, Limits(notifications_per_second=10**6))
     for n in range(10 * NOTICES_WAITING):
         await peer.take(b'{"jsonrpc": "2.0", "method": "n%d"}' % n)
     assert f"<Notices waiting={NOTICES_WAITING} " in repr(peer._notices)
@@ -445,10 +450,10 @@ async def test_a_server_can_take_its_own_request_back() -> None:
     async with wired() as wire:
         wire.say({"jsonrpc": "2.0", "id": 1, "method": "wait"})
         await anyio.wait_all_tasks_blocked()
-        assert repr(wire._rpc._requests) == "<ServerRequests [1]>"
+        assert repr(wire.rpc._requests) == "<ServerRequests [1]>"
         wire.say({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "1"}})
         await anyio.wait_all_tasks_blocked()
-        assert repr(wire._rpc._requests) == "<ServerRequests []>"
+        assert repr(wire.rpc._requests) == "<ServerRequests []>"
         assert wire.sent == []
 
 
@@ -492,10 +497,10 @@ def test_whatever_a_server_sends_is_routed_or_refused_as_evidence(some: list[obj
     async def send_all() -> None:
         async with anyio.create_task_group() as tasks:
             wire = Wire()
-            wire._rpc.start(tasks, wire.on_request, wire.on_notify, None)
+            wire.rpc.start(tasks, wire.incoming)
             for message in some:
                 with suppress(ServerFailure, BadJson):
-                    await wire._rpc.take(json.dumps(message).encode())
+                    await wire.rpc.take(json.dumps(message).encode())
             wire.hang_up()
             wire._heard.close()
             tasks.cancel_scope.cancel()
@@ -528,10 +533,10 @@ async def test_a_peer_that_reads_no_more_fails_what_it_has_not_read_whole() -> N
 def test_a_request_under_way_shows_what_it_waits_for() -> None:
     async def look() -> None:
         async with wired() as wire, anyio.create_task_group() as tasks:
-            tasks.start_soon(wire.send_raw_request, "a", None)
+            tasks.start_soon(wire.asked)
             (request,) = await wire.written(1)
             assert "<PendingRequests [1]>" in repr(wire)
-            assert repr(wire._rpc.pending.get(1)) == "<PendingRequest 1 waits>"
+            assert repr(wire.rpc.pending.get(1)) == "<PendingRequest 1 waits>"
             wire.say(answer(request["id"]))
 
     anyio.run(look)
@@ -572,7 +577,7 @@ async def test_the_text_of_a_large_error_is_cut_and_its_large_data_passes_unread
 
         async def call() -> None:
             with pytest.raises(MCPError) as raised:
-                await wire.send_raw_request("tools/call", None)
+                await wire.asked("tools/call")
             failed.append(raised.value)
 
         tasks.start_soon(call)
@@ -603,7 +608,7 @@ async def test_a_large_error_that_is_written_badly_is_an_answer_all_the_same(
 
         async def call() -> None:
             with pytest.raises(MCPError) as raised:
-                await wire.send_raw_request("tools/call", None)
+                await wire.asked("tools/call")
             assert (raised.value.error.code, raised.value.error.message) == (code, message)
 
         tasks.start_soon(call)

@@ -15,7 +15,7 @@ from holdfast.core import Redactor
 from holdfast.wire.dial import Dialer
 from holdfast.wire.http.transport import HttpDispatcher
 from holdfast.wire.in_flight import Era
-from holdfast.wire.session import routing_headers, stamp
+from holdfast.wire.request_form import routing_headers, stamp
 from holdfast.wire.warden import Warden
 from tests.peers.peer_server import running
 

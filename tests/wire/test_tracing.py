@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.wire.raw_json import RawObject, dumps
-from holdfast.wire.request_headers import trace_headers, traced
+from holdfast.wire.request_form import trace_headers, traced
 
 
 def in_headers(params: dict[str, Any]) -> dict[str, str]:

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
         SHORTEST_DIAL as SHORTEST_DIAL,
         Attempt as Attempt,
         Dialer as Dialer,
-        DialHooks as DialHooks,
         HubTls as HubTls,
         Limit as Limit,
         Starting as Starting,
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
         CALL_NOTIFICATIONS as CALL_NOTIFICATIONS,
         CLIENT_REQUESTS as CLIENT_REQUESTS,
         SHARED_CAPABILITIES as SHARED_CAPABILITIES,
+        DialHooks as DialHooks,
         NoClients as NoClients,
         Relay as Relay,
     )
@@ -117,22 +117,22 @@ if TYPE_CHECKING:
         split as split,
         text_of as text_of,
     )
-    from holdfast.wire.request_headers import (
+    from holdfast.wire.request_form import (
         CLIENT_HEADER as CLIENT_HEADER,
         FAILURE_KEY as FAILURE_KEY,
         PRINCIPAL_HEADER as PRINCIPAL_HEADER,
+        TASK_METHODS as TASK_METHODS,
+        TASKS_EXTENSION as TASKS_EXTENSION,
         SignAssertion as SignAssertion,
         principal_in as principal_in,
         traced as traced,
         via_in as via_in,
+        without_task_capabilities as without_task_capabilities,
     )
     from holdfast.wire.session import (
         RELATED_TASK as RELATED_TASK,
-        TASK_METHODS as TASK_METHODS,
-        TASKS_EXTENSION as TASKS_EXTENSION,
         Connection as Connection,
         forget_client as forget_client,
-        without_task_capabilities as without_task_capabilities,
     )
     from holdfast.wire.warden import Warden as Warden
 

@@ -4,9 +4,9 @@ An ``Attempt`` brings a server up once: wait for a place, dial, list, close. The
 it. Nothing is decided here. An attempt says what was seen and how long each step took; ``core.classify`` says what that
 means, and the caller decides whether there is another attempt.
 
-Who closes what. A dial opens a transport, then a session on it, then a ``Connection``. Each step that fails closes the
-ones before it, shielded and bounded, before its failure is raised. The task that entered ``Dialer.connect`` also leaves
-it, because task groups of the SDK's session demand that.
+Who closes what. A dial opens a transport, serves it in a task of its own, and makes a ``Connection`` of it after the
+handshake. Each of them is on one stack of closers. A step that fails closes the ones before it, shielded and bounded,
+before its failure is raised.
 
 Time. ``within`` bounds the handshake. A process has ``start_within`` for its first answer, since its launcher may have
 to download it first; ``within`` begins with that answer. The deadline of all attempts does not cut a process that has
@@ -34,11 +34,7 @@ from functools import partial
 from typing import Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 import anyio
-import mcp_types as types
-from mcp import ClientSession
-from mcp.client.session import IncomingMessage
 
-from holdfast._version import __version__
 from holdfast.config import UNIX, Limits, ServerSpec
 from holdfast.core import (
     BadConfig,
@@ -55,7 +51,7 @@ from holdfast.core import (
     speaks_hub,
 )
 from holdfast.errors import ServerFailure
-from holdfast.wire.dispatcher import Relay
+from holdfast.wire.dispatcher import NO_HOOKS, DialHooks, OnNotification, Relay
 from holdfast.wire.handshake import negotiate
 from holdfast.wire.http.client import CONNECT_SECONDS, Authorize, HttpPeer
 from holdfast.wire.http.http_faults import causes
@@ -63,19 +59,17 @@ from holdfast.wire.http.transport import HttpDispatcher, SseDispatcher
 from holdfast.wire.in_flight import Era
 from holdfast.wire.listen import STATUS_SECONDS, first_status
 from holdfast.wire.process import Child, OnStderr
-from holdfast.wire.request_headers import CallerIdentity, HubPeer, SignAssertion
-from holdfast.wire.session import CLOSE_SECONDS, Connection, Wire, close_session, declared
+from holdfast.wire.request_form import CallerIdentity, Greeting, HubPeer, SignAssertion
+from holdfast.wire.session import Connection, Wire, close
 from holdfast.wire.stdio_transport import StdioDispatcher
 from holdfast.wire.warden import Warden
 
 __all__ = [
     "SHORTEST_DIAL",
     "Attempt",
-    "DialHooks",
     "Dialer",
     "HubTls",
     "Limit",
-    "OnNotification",
     "Starting",
     "descriptor_shortage",
     "evidence_in",
@@ -151,24 +145,6 @@ _NONE_FREE = (errno.EMFILE, errno.ENFILE)
 _ANY = 0
 
 
-OnNotification: TypeAlias = Callable[[str], None]
-"""Called with the method of each notification that belongs to no request; must not wait."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DialHooks:
-    """What a dial reports to its caller."""
-
-    on_notice: OnNotification | None = None
-    relay: Relay | None = None
-    """Gets the server's own requests."""
-    on_start: Callable[[Child], None] | None = None
-    """Called with each process that the dial starts."""
-
-
-_NO_HOOKS = DialHooks()
-
-
 HUB_ID_BYTES = 9
 """Of the id by which the hubs behind this one know its requests again; each start makes another one."""
 
@@ -226,7 +202,7 @@ class Dialer:
         start_within: float | None = None,
         redactor: Redactor,
         era: Era | None = None,
-        hooks: DialHooks = _NO_HOOKS,
+        hooks: DialHooks = NO_HOOKS,
     ) -> AsyncIterator[Connection]:
         """A connection after its handshake, within so many seconds.
 
@@ -258,51 +234,35 @@ class Dialer:
     ) -> Connection:
         identity = self._identity_for(spec)
         closers = AsyncExitStack()
-        # Emptied at the end: the session refers to the function that reads it, and the hooks to the session's owner.
-        readers: list[OnNotification] = [hooks.on_notice] if hooks.on_notice is not None else []
-        closers.callback(readers.clear)
-
-        async def noticed(message: IncomingMessage) -> None:
-            if readers and not isinstance(message, Exception) and not _of_one_resource(message):
-                readers[0](message.method)
-
         try:
             wire = await self._open(closers, spec, redactor, hooks, times)
-            me = types.Implementation(name="holdfast", version=__version__)
-            session = ClientSession(dispatcher=wire, client_info=me, message_handler=noticed)
-            await session.__aenter__()
-        except BaseException:
-            with anyio.move_on_after(CLOSE_SECONDS, shield=True):
-                await closers.aclose()
-            raise
-        try:
+            closers.push_async_callback(wire.aclose)
+            wire.start()
             # The SSE transport exists only in the legacy era.
             era = "legacy" if spec.transport == "sse" else era
-            era = await self._greet(session, wire, times, era, fixed=spec.era != "auto")
-            said = declared(session)
+            greeting = await self._greet(wire, times, era, fixed=spec.era != "auto")
+            said = greeting.declared
             hub: HubPeer | None = None
             if (self._is_hub or spec.hub) and speaks_hub(said):
                 hub = HubPeer(proven=bool(spec.hub), own_id=self._hub_id, warns=hub_warns(said))
-            connection = Connection(session, wire, self._limits, closers, era=era, hub=hub, identity=identity)
+            return Connection(greeting, wire, self._limits, closers, hub=hub, identity=identity)
         except BaseException:
-            await close_session(session, closers)
+            await close(closers)
             raise
-        readers[:] = [partial(_told, connection, hooks.on_notice)]
-        return connection
 
-    async def _greet(self, session: ClientSession, wire: Wire, times: _Times, era: Era | None, *, fixed: bool) -> Era:
+    async def _greet(self, wire: Wire, times: _Times, era: Era | None, *, fixed: bool) -> Greeting:
         left = max(times.deadline - anyio.current_time(), 0.0)
         try:
             with anyio.fail_after(left) as scope:
                 times.scope = scope
                 has_read = wire.has_read if isinstance(wire, StdioDispatcher) else None
-                era = await negotiate(session, era=era, has_read=has_read, fixed=fixed)
+                greeting = await negotiate(wire, era=era, has_read=has_read, fixed=fixed)
         except TimeoutError:
             raise ServerFailure(wire.unanswered() or _silence(wire, left, times)) from None
         finally:
             times.scope = None  # it refers to the task, and its exception to these times
         wire.stood = True
-        return era
+        return greeting
 
     async def _open(
         self, stack: AsyncExitStack, spec: ServerSpec, redactor: Redactor, hooks: DialHooks, times: _Times
@@ -314,9 +274,7 @@ class Dialer:
             child = await Child.start(spec, warden=self._warden, redactor=redactor, keep=keep, on_line=lines)
             if hooks.on_start is not None:
                 hooks.on_start(child)
-            pipes = StdioDispatcher(
-                child, self._limits, redactor, times.first_message, server=spec.id, relay=hooks.relay
-            )
+            pipes = StdioDispatcher(child, self._limits, redactor, times.first_message, server=spec.id, hooks=hooks)
             stack.push_async_callback(lambda: child.close(politely=pipes.stood))
             return pipes
         authorizer = self._authorize(spec) if self._authorize is not None else None
@@ -332,8 +290,8 @@ class Dialer:
         )
         stack.push_async_callback(peer.aclose)
         if spec.transport == "sse":
-            return SseDispatcher(peer, spec.id, hooks.relay)
-        posts = HttpDispatcher(peer, spec.id, hooks.relay)
+            return SseDispatcher(peer, spec.id, hooks)
+        posts = HttpDispatcher(peer, spec.id, hooks)
         stack.push_async_callback(posts.end_session)
         return posts
 
@@ -386,24 +344,9 @@ def _silence(wire: Wire, left: float, times: _Times) -> TimedOut:
     return TimedOut(doing="its first answer", after=round(left, 1), setting="startTimeout", stderr=wire.last_line)
 
 
-def _told(connection: Connection, pass_on: OnNotification | None, method: str) -> None:
-    """A notification came that belongs to no request."""
-    if method == "notifications/subscriptions/acknowledged":
-        connection.acknowledged()
-    elif pass_on is not None:
-        pass_on(method)
-
-
 def _pass_on(on_stderr: OnStderr | None, server: str, redactor: Redactor, line: bytes) -> None:
     if on_stderr is not None:
         on_stderr(server, line, redactor)
-
-
-def _of_one_resource(message: types.ServerNotification) -> bool:
-    """Whether a stream was opened for one resource, and not for the lists."""
-    if not isinstance(message, types.SubscriptionsAcknowledgedNotification):
-        return False
-    return bool(message.params.notifications.resource_subscriptions)
 
 
 def _probe_ended_it(seen: Evidence, era: Era | None) -> bool:

@@ -1,4 +1,4 @@
-"""The common part of the transports: one JSON-RPC peer behind the SDK's ``Dispatcher`` interface.
+"""The common part of the transports: the JSON-RPC of one server, and what it sends by itself.
 
 ``ServerDispatcher`` is what every transport has. ``DuplexDispatcher`` is for those with one stream in each direction,
 stdio and the older HTTP+SSE: requests go out one after the other, answers come in any order, and when the peer is gone
@@ -13,32 +13,36 @@ goes.
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any, Final, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import anyio
 import anyio.abc
 from mcp import MCPError
-from mcp.shared.dispatcher import CallOptions, DispatchContext, Dispatcher, OnNotify, OnNotifyIntercept, OnRequest
-from mcp.shared.transport_context import TransportContext
-from mcp_types import CLIENT_CAPABILITIES_META_KEY, INVALID_REQUEST, RequestId
+from mcp_types import INVALID_REQUEST, METHOD_NOT_FOUND
 
 from holdfast.config import Limits
 from holdfast.core import Evidence, NetworkFailure, NetworkFault, Unexpected, is_own_uri
 from holdfast.errors import ServerFailure
 from holdfast.wire.in_flight import CURRENT, Caller, InFlight, OnProgress
-from holdfast.wire.raw_json import Fields, RawObject, dump_object, dumps
-from holdfast.wire.request_headers import trace_headers
-from holdfast.wire.rpc import Message, RpcPeer, call_message, notification_message, value_of
+from holdfast.wire.raw_json import Fields, RawObject, dump_object
+from holdfast.wire.rpc import Message, RpcPeer, call_message, notification_message
+
+if TYPE_CHECKING:
+    from holdfast.wire.process import Child
 
 __all__ = [
     "CALL_NOTIFICATIONS",
     "CLIENT_REQUESTS",
+    "NO_HOOKS",
     "SHARED_CAPABILITIES",
+    "DialHooks",
     "DuplexDispatcher",
     "NoClients",
+    "OnNotification",
     "Relay",
     "ServerDispatcher",
 ]
@@ -55,6 +59,9 @@ SHARED_CAPABILITIES: Final[Mapping[str, Any]] = {
     "roots": {"listChanged": True},
 }
 """What the hub declares to a shared server, before any client is known. Some servers list more tools for it."""
+
+OnNotification: TypeAlias = Callable[[str], None]
+"""Called with the method of each notification that belongs to no request; must not wait."""
 
 _CLOSED = NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
 
@@ -90,34 +97,115 @@ class NoClients:
         """Nothing: there is none to tell."""
 
 
-class ServerDispatcher(Dispatcher[TransportContext]):
-    """One server's JSON-RPC, the time limits of its requests, and whether its handshake is complete."""
+@dataclass(frozen=True, kw_only=True)
+class DialHooks:
+    """What a connection reports to its owner, from the dial on."""
 
-    def __init__(self, kind: str, limits: Limits, server: str = "", relay: Relay | None = None) -> None:
-        self._rpc = RpcPeer(kind, self._send, limits)
-        self._limits = limits
+    on_notice: OnNotification | None = None
+    relay: Relay | None = None
+    """Gets the server's own requests."""
+    on_start: Callable[[Child], None] | None = None
+    """Called with each process that the dial starts."""
+
+
+NO_HOOKS: Final = DialHooks()
+
+
+class Incoming:
+    """What the server sends by itself: its own requests, and its notifications. Each goes to who it is for."""
+
+    def __init__(self, server: str, hooks: DialHooks, in_flight: InFlight) -> None:
         self._server = server
-        self._relay = relay
-        self.in_flight = InFlight()
-        self.stood = False
-        """Whether the handshake is complete; the dialer sets it."""
+        self._hooks = hooks
+        self._in_flight = in_flight
+        self._on_subscribed: Callable[[], None] | None = None
         self.status_told = anyio.Event()
         """Set, and replaced, when a hub on the other side says that its status changed."""
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        """What the hub declares to the server for clients that are not known yet."""
+        return self._hooks.relay.capabilities if self._hooks.relay is not None else {}
+
+    def release(self) -> None:
+        """Let go of the owner of the connection, which leads back to it."""
+        self._hooks = NO_HOOKS
+
+    async def asked(self, method: str, params: Mapping[str, Any] | None) -> Message:
+        """The answer to the server's own request. All but a ping is for a client."""
+        if method == "ping":
+            return {}
+        if method not in CLIENT_REQUESTS:
+            raise MCPError(METHOD_NOT_FOUND, "Method not found", method)
+        relay = self._hooks.relay or NoClients()
+        with self._in_flight.paused():
+            return await relay.asked(self._server, method, params, _current_caller())
+
+    def belongs_to_call(self, method: str, params: Mapping[str, Any] | None) -> bool:
+        """Give a notification to the call on whose stream it came; False if it belongs to none."""
+        if method not in CALL_NOTIFICATIONS:
+            return False
+        if (caller := _current_caller()) is not None:
+            caller.tell(method, params)
+            return True
+        self.pass_on(method, params)
+        return False
+
+    def told(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """A notification that belongs to no call."""
+        if method not in CALL_NOTIFICATIONS:
+            self.pass_on(method, params)
+        if method == "notifications/subscriptions/acknowledged":
+            if self._on_subscribed is not None and not _is_of_one_resource(params):
+                self._on_subscribed()
+        elif self._hooks.on_notice is not None:
+            self._hooks.on_notice(method)
+
+    @contextmanager
+    def listening(self, opened: Callable[[], None]) -> Iterator[None]:
+        """In the block, ``opened`` is called each time that a subscription to the changes of lists begins."""
+        self._on_subscribed = opened
+        try:
+            yield
+        finally:
+            self._on_subscribed = None  # else the two keep each other
+
+    def pass_on(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """Pass on a notification that belongs to no call. What concerns the status of a hub is for this hub alone."""
+        if method == "notifications/resources/updated" and is_own_uri(str((params or {}).get("uri", ""))):
+            told, self.status_told = self.status_told, anyio.Event()
+            told.set()
+        elif self._hooks.relay is not None:
+            self._hooks.relay.told(self._server, method, params)
+
+    def __repr__(self) -> str:
+        return f"<Incoming from {self._server!r}{'' if self._hooks.relay is None else ' for clients'}>"
+
+
+class ServerDispatcher(ABC):
+    """One server's JSON-RPC, the time limits of its requests, and whether its handshake is complete."""
+
+    def __init__(self, limits: Limits, server: str = "", hooks: DialHooks = NO_HOOKS) -> None:
+        self.rpc = RpcPeer(self._send, limits)
+        self._limits = limits
+        self._serving: asyncio.Task[None] | None = None
+        self.in_flight = InFlight()
+        self.incoming = Incoming(server, hooks, self.in_flight)
+        self.stood = False
+        """Whether the handshake is complete; the dialer sets it."""
 
     def adopt(self, limits: Limits) -> None:
         """Use other bounds from now on."""
         self._limits = limits
-        self._rpc.adopt(limits)
+        self.rpc.adopt(limits)
+
+    def agree(self, version: str | None) -> None:  # noqa: B027 - a pipe has no headers that would name it
+        """Requests are of this version of the protocol from now on; of none while a handshake begins."""
 
     @property
     def ended(self) -> bool:
         """Whether the peer is gone, for a transport that can tell."""
-        return self._rpc.pending.ended is not None
-
-    @property
-    def received(self) -> int:
-        """How many bytes of messages came so far."""
-        return self._rpc.received
+        return self.rpc.pending.ended is not None
 
     def unanswered(self) -> Evidence | None:
         """Evidence that a missing answer gives beyond the timeout, if there is any."""
@@ -125,7 +213,7 @@ class ServerDispatcher(Dispatcher[TransportContext]):
 
     def failure(self) -> ServerFailure:
         """Why the connection is gone."""
-        return self._rpc.pending.failure()
+        return self.rpc.pending.failure()
 
     @abstractmethod
     async def call(
@@ -135,122 +223,70 @@ class ServerDispatcher(Dispatcher[TransportContext]):
         *,
         headers: Mapping[str, str],
         on_progress: OnProgress | None = None,
-        request_id: RequestId | None = None,
         tell: bool = True,
     ) -> RawObject:
         """Send a request as it is and wait for its result, also as it is. The caller bounds the time.
 
-        A caller that stops waiting tells the server so, with ``tell``. ``request_id`` is an id of the SDK's session.
+        A caller that stops waiting tells the server so, with ``tell``. Raises ``MCPError`` for an error answer.
         """
 
-    async def send_raw_request(
-        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
-    ) -> Message:
-        """Send a request of the session itself and wait for its result. The caller bounds the time.
+    async def ask(
+        self, method: str, params: Fields, *, headers: Mapping[str, str] | None = None, tell: bool = True
+    ) -> RawObject:
+        """Send a request of the hub itself, which no client waits for: a part of the handshake, or a ping."""
+        answer = self.call(method, params, headers=headers or {}, tell=tell)
+        return await self.in_flight.until_closed(answer, failure=self.failure)
 
-        The SDK's own ``timeout`` is left out: it gives its probe 10 s, and an attempt may have more.
-        """
-        opts = opts or {}
-        if self._relay is not None and params is not None:
-            params = _declaring(method, params, self._relay)
-        written: Fields = {key: dumps(value) for key, value in (params or {}).items()}
-        answer = self.call(
-            method,
-            written,
-            headers={**self._headers(method, opts), **trace_headers(written)},
-            request_id=opts.get("request_id"),
-            tell=opts.get("cancel_on_abandon", True),
-        )
-        return value_of(await self.in_flight.until_closed(answer, failure=self.failure))
-
-    def _headers(self, method: str, opts: CallOptions) -> Mapping[str, str]:
-        """The headers of one of the session's own requests, for a transport that has some."""
-        return {}
+    @abstractmethod
+    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Send a notification; one that cannot be sent is dropped, as the protocol expects."""
 
     @abstractmethod
     async def _send(self, message: Message) -> None:
         """Send a notification, or an answer to the server's own request."""
 
-    async def run(
-        self,
-        on_request: OnRequest,
-        on_notify: OnNotify,
-        on_notify_intercept: OnNotifyIntercept | None = None,
-        *,
-        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
-    ) -> None:
+    def start(self) -> None:
+        """Begin to serve the connection, in a task of its own; ``aclose`` must follow."""
+        self._serving = asyncio.create_task(self._serve())
+
+    async def aclose(self) -> None:
+        """Serve no more. Every request that waits fails with the reason."""
+        if self._serving is not None:
+            self._serving.cancel()
+            await asyncio.wait([self._serving])
+
+    async def _serve(self) -> None:
         """Serve the connection until the peer is gone; then every waiting request fails with the reason.
 
-        Requests of the server to a client go to the relay, others to the session. It ends without an exception, see
-        ``until_cancelled``.
+        It ends without an exception, see ``until_cancelled``.
         """
-        relay = self._relay
-
-        async def asked(
-            ctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
-        ) -> dict[str, Any]:
-            if relay is None or method not in CLIENT_REQUESTS:
-                return await on_request(ctx, method, params)
-            with self.in_flight.paused():
-                return await relay.asked(self._server, method, params, _current_caller())
-
-        async def told(ctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None) -> None:
-            if method not in CALL_NOTIFICATIONS:
-                self.pass_on(method, params)
-            await on_notify(ctx, method, params)
-
-        def received(method: str, params: Mapping[str, Any] | None) -> bool:
-            """Runs in the order of receipt: the result of a call must not overtake what belongs to the call."""
-            if on_notify_intercept is not None and on_notify_intercept(method, params):
-                return True
-            if method not in CALL_NOTIFICATIONS:
-                return False
-            if (caller := _current_caller()) is not None:
-                caller.tell(method, params)
-                return True
-            self.pass_on(method, params)
-            return False
-
         gone: Evidence = _CLOSED
         with suppress(asyncio.CancelledError):
             try:
                 async with anyio.create_task_group() as tasks:
-                    self._rpc.start(tasks, asked, told, received)
-                    task_status.started()
+                    self.rpc.start(tasks, self.incoming)
                     gone = await self._until_gone(tasks)
                     # Before another task runs: one that the end has woken asks for the reason.
-                    self._rpc.pending.fail(ServerFailure(gone))
+                    self.rpc.pending.fail(ServerFailure(gone))
                     tasks.cancel_scope.cancel()
             finally:
-                self._rpc.pending.fail(ServerFailure(gone))
-                self._closed()
-                self._rpc.release()
+                self.rpc.pending.fail(ServerFailure(gone))
+                self.rpc.release()
+                self.incoming.release()
 
     @abstractmethod
     async def _until_gone(self, tasks: anyio.abc.TaskGroup) -> Evidence:
         """Wait until the peer is gone; return the evidence."""
 
-    @abstractmethod
-    def _closed(self) -> None:
-        """The connection has ended."""
-
-    def pass_on(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Pass on a notification that belongs to no call. What concerns the status of a hub is for this hub alone."""
-        if method == "notifications/resources/updated" and is_own_uri(str((params or {}).get("uri", ""))):
-            told, self.status_told = self.status_told, anyio.Event()
-            told.set()
-        elif self._relay is not None:
-            self._relay.told(self._server, method, params)
-
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} stood={self.stood} {self._rpc!r}>"
+        return f"<{type(self).__name__} stood={self.stood} {self.rpc!r}>"
 
 
 class DuplexDispatcher(ServerDispatcher):
     """One stream in each direction. A subclass writes a message, and reads messages until the peer is gone."""
 
-    def __init__(self, kind: str, limits: Limits, server: str = "", relay: Relay | None = None) -> None:
-        super().__init__(kind, limits, server, relay)
+    def __init__(self, limits: Limits, server: str = "", hooks: DialHooks = NO_HOOKS) -> None:
+        super().__init__(limits, server, hooks)
         self._over = anyio.Event()
 
     async def gone(self) -> Evidence:
@@ -280,24 +316,23 @@ class DuplexDispatcher(ServerDispatcher):
         *,
         headers: Mapping[str, str],
         on_progress: OnProgress | None = None,
-        request_id: RequestId | None = None,
         tell: bool = True,
     ) -> RawObject:
         """Write a request and wait for its answer."""
-        pending = self._rpc.pending.open(on_progress, request_id)
+        pending = self.rpc.pending.open(on_progress)
         try:
             message = call_message(pending.id, method, params, progress=on_progress is not None)
             pending.sent_at = await self._write(message, doing=f"the receipt of {method}", headers=headers)
             return await pending.result()
         except asyncio.CancelledError:
             if tell:
-                self._rpc.say_cancelled(pending)
+                self.rpc.say_cancelled(pending)
             raise
         finally:
-            self._rpc.pending.close(pending)
+            self.rpc.pending.close(pending)
 
-    async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
-        """Send a notification; one that cannot be written is dropped, as the protocol expects."""
+    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Write a notification."""
         with suppress(ServerFailure):
             await self._send(notification_message(method, params))
 
@@ -309,8 +344,11 @@ class DuplexDispatcher(ServerDispatcher):
         except Exception as exc:  # noqa: BLE001 - an unexpected fault ends this connection and no other
             return Unexpected(type=type(exc).__name__)
 
-    def _closed(self) -> None:
-        self._over.set()
+    async def _serve(self) -> None:
+        try:
+            await super()._serve()
+        finally:
+            self._over.set()
 
 
 def _current_caller() -> Caller | None:
@@ -319,13 +357,7 @@ def _current_caller() -> Caller | None:
     return request.caller if request is not None else None
 
 
-def _declaring(method: str, params: Mapping[str, Any], relay: Relay) -> Mapping[str, Any]:
-    """The parameters of a request of the session, with the capabilities of its caller."""
-    if method == "initialize":
-        return {**params, "capabilities": dict(relay.capabilities)}
-    meta = params.get("_meta")
-    if not isinstance(meta, Mapping) or CLIENT_CAPABILITIES_META_KEY not in meta:
-        return params
-    caller = _current_caller()
-    can = dict(caller.capabilities) if caller is not None else {}
-    return {**params, "_meta": {**meta, CLIENT_CAPABILITIES_META_KEY: can}}
+def _is_of_one_resource(params: Mapping[str, Any] | None) -> bool:
+    """Whether the subscription that is acknowledged is for a resource, and not for the lists."""
+    wanted = (params or {}).get("notifications")
+    return isinstance(wanted, Mapping) and bool(wanted.get("resourceSubscriptions"))

@@ -21,20 +21,29 @@ Every failure is ``ServerFailure`` with evidence.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import anyio
 import anyio.abc
 import mcp_types as types
-from mcp import ClientSession, MCPError
+from mcp import MCPError
 from mcp_types import METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
+from mcp_types.methods import validate_server_result
+from mcp_types.version import (
+    HANDSHAKE_PROTOCOL_VERSIONS,
+    LATEST_HANDSHAKE_VERSION,
+    LATEST_MODERN_VERSION,
+    MODERN_PROTOCOL_VERSIONS,
+)
 from pydantic import ValidationError
 
 from holdfast.core import HttpStatus, NotMcp, NotMcpFault, RpcError, TimedOut, quoted_name
 from holdfast.errors import ServerFailure
+from holdfast.wire.dispatcher import ServerDispatcher
 from holdfast.wire.in_flight import Era, until_cancelled
-from holdfast.wire.rpc import first_error
+from holdfast.wire.raw_json import RawObject
+from holdfast.wire.request_form import CLIENT_INFO, Greeting, first_error, routing_headers, stamp
+from holdfast.wire.rpc import Message, value_of
 
 __all__ = ["HasRead", "negotiate"]
 
@@ -62,34 +71,34 @@ NO_ANSWER_ABOUT_ERA = frozenset({401, 403, 407, 408, 429})
 
 
 async def negotiate(
-    session: ClientSession, *, era: Era | None, has_read: HasRead | None = None, fixed: bool = False
-) -> Era:
+    wire: ServerDispatcher, *, era: Era | None, has_read: HasRead | None = None, fixed: bool = False
+) -> Greeting:
     """Agree on a version, of ``era`` alone if that is fixed.
 
     ``has_read`` is for a process, which may ignore a probe or start slowly.
     """
     if fixed and era is not None:
-        return await _only(session, era)
+        return await _only(wire, era)
     if era == "legacy":
-        found = await _greet_or_none(session)
+        found = await _greet_or_none(wire)
         if found is not None:
             return found
-    return await _probe(session) if has_read is None else await _probe_process(session, has_read)
+    return await _probe(wire) if has_read is None else await _probe_process(wire, has_read)
 
 
-async def _only(session: ClientSession, era: Era) -> Era:
+async def _only(wire: ServerDispatcher, era: Era) -> Greeting:
     if era == "legacy":
-        return await _greet(session)
+        return await _greet(wire)
     try:
-        return await _discover(session)
+        return await _discover(wire)
     except _SpeaksNoModern as exc:
         raise ServerFailure(NotMcp(fault=NotMcpFault.VERSION, detail="it does not speak the modern era")) from exc
 
 
-async def _greet_or_none(session: ClientSession) -> Era | None:
+async def _greet_or_none(wire: ServerDispatcher) -> Greeting | None:
     """``initialize``, for a server that was legacy last time; None if it is no longer."""
     try:
-        return await _greet(session)
+        return await _greet(wire)
     except ServerFailure as failure:
         seen = failure.evidence
         if isinstance(seen, RpcError) and seen.code in (UNSUPPORTED_PROTOCOL_VERSION, METHOD_NOT_FOUND):
@@ -97,25 +106,25 @@ async def _greet_or_none(session: ClientSession) -> Era | None:
         raise
 
 
-async def _probe(session: ClientSession) -> Era:
+async def _probe(wire: ServerDispatcher) -> Greeting:
     try:
-        return await _discover(session)
+        return await _discover(wire)
     except _SpeaksNoModern:
-        return await _greet(session)
+        return await _greet(wire)
 
 
-async def _probe_process(session: ClientSession, has_read: HasRead) -> Era:
+async def _probe_process(wire: ServerDispatcher, has_read: HasRead) -> Greeting:
     """Probe, and send ``initialize`` only after an answer, or after the process has read the probe and ignored it.
 
     A process that gets both at once may answer both and change its era with the second answer.
     """
     async with anyio.create_task_group() as tasks:
-        probe = _HandshakeRequest(lambda: _discover(session), tasks)
+        probe = _HandshakeRequest(lambda: _discover(wire), tasks)
         await _answered_or_ignored(probe, has_read)
-        if isinstance(probe.answer, str | ServerFailure):
+        if isinstance(probe.answer, Greeting | ServerFailure):
             tasks.cancel_scope.cancel()
         else:
-            greeting = _HandshakeRequest(lambda: _greet(session), tasks)
+            greeting = _HandshakeRequest(lambda: _greet(wire), tasks)
             await _settled(probe, greeting)
             tasks.cancel_scope.cancel()
             probe = _decisive(probe, greeting)
@@ -125,23 +134,23 @@ async def _probe_process(session: ClientSession, has_read: HasRead) -> Era:
 class _HandshakeRequest:
     """A request of the handshake that is under way, and its answer once there is one."""
 
-    def __init__(self, ask: Callable[[], Awaitable[Era]], tasks: anyio.abc.TaskGroup) -> None:
-        self.answer: Era | ServerFailure | _SpeaksNoModern | None = None
+    def __init__(self, ask: Callable[[], Awaitable[Greeting]], tasks: anyio.abc.TaskGroup) -> None:
+        self.answer: Greeting | ServerFailure | _SpeaksNoModern | None = None
         self.answered = anyio.Event()
         tasks.start_soon(until_cancelled, self._run, ask)
 
-    async def _run(self, ask: Callable[[], Awaitable[Era]]) -> None:
+    async def _run(self, ask: Callable[[], Awaitable[Greeting]]) -> None:
         try:
             self.answer = await ask()
         except (ServerFailure, _SpeaksNoModern) as exc:
             self.answer = exc.with_traceback(None)  # its frames refer to this object
         self.answered.set()
 
-    def result(self) -> Era:
+    def result(self) -> Greeting:
         """The answer, which is there; raises it if it is a failure, and does not keep it then."""
         answer, self.answer = self.answer, None
         assert answer is not None  # noqa: S101 - the waits end with an answer
-        if isinstance(answer, str):
+        if isinstance(answer, Greeting):
             return answer
         try:
             raise answer
@@ -169,13 +178,13 @@ async def _settled(probe: _HandshakeRequest, greeting: _HandshakeRequest) -> Non
 
         async def greeted() -> None:
             await greeting.answered.wait()
-            if not isinstance(greeting.answer, str):
+            if not isinstance(greeting.answer, Greeting):
                 await probe.answered.wait()
             tasks.cancel_scope.cancel()
 
         async def modern() -> None:
             await probe.answered.wait()
-            if isinstance(probe.answer, str):
+            if isinstance(probe.answer, Greeting):
                 await anyio.sleep(GREETING_SECONDS)
                 tasks.cancel_scope.cancel()
 
@@ -188,9 +197,9 @@ def _decisive(probe: _HandshakeRequest, greeting: _HandshakeRequest) -> _Handsha
 
     A server that was probed late and refuses ``initialize`` is modern.
     """
-    if isinstance(greeting.answer, str) or not isinstance(probe.answer, str | ServerFailure):
+    if isinstance(greeting.answer, Greeting) or not isinstance(probe.answer, Greeting | ServerFailure):
         return greeting
-    if isinstance(probe.answer, str):
+    if isinstance(probe.answer, Greeting):
         return probe
     told = isinstance(greeting.answer, ServerFailure) and not isinstance(greeting.answer.evidence, TimedOut)
     return greeting if told else probe
@@ -200,28 +209,27 @@ class _SpeaksNoModern(Exception):
     """The probe was answered, and the answer is not the modern era."""
 
 
-async def _discover(session: ClientSession) -> Era:
+async def _discover(wire: ServerDispatcher) -> Greeting:
     """Probe at the latest version; once more at another if the server names one that we support."""
     try:
-        raw = await session.send_discover(LATEST_MODERN_VERSION)
+        return _modern(wire, await _probed(wire, LATEST_MODERN_VERSION))
     except MCPError as exc:
-        return await _discover_again(session, exc)
+        return await _discover_again(wire, exc)
     except ServerFailure as failure:
         seen = failure.evidence
         if isinstance(seen, HttpStatus) and seen.status < 500 and seen.status not in NO_ANSWER_ABOUT_ERA:
             raise _SpeaksNoModern from failure
         raise
-    return _adopt(session, raw)
 
 
-async def _discover_again(session: ClientSession, refusal: MCPError) -> Era:
+async def _discover_again(wire: ServerDispatcher, refusal: MCPError) -> Greeting:
     if refusal.code != UNSUPPORTED_PROTOCOL_VERSION:
         raise _SpeaksNoModern from refusal
     supported = _supported(refusal.data)
     shared = [known for known in MODERN_PROTOCOL_VERSIONS if known in supported]
     if shared:
         try:
-            return _adopt(session, await session.send_discover(shared[-1]))
+            return _modern(wire, await _probed(wire, shared[-1]))
         except MCPError as exc:
             raise _SpeaksNoModern from exc
     if supported and not set(supported) & set(HANDSHAKE_PROTOCOL_VERSIONS):
@@ -230,27 +238,49 @@ async def _discover_again(session: ClientSession, refusal: MCPError) -> Era:
     raise _SpeaksNoModern from refusal
 
 
-def _adopt(session: ClientSession, raw: dict[str, Any]) -> Era:
+async def _probed(wire: ServerDispatcher, version: str) -> Message:
+    """The answer to a probe. It names its version itself, and the protocol has no way to cancel it."""
+    wire.agree(version)
+    headers = routing_headers(version, "server/discover", None)
+    return value_of(await wire.ask("server/discover", {"_meta": stamp(version, None)}, headers=headers, tell=False))
+
+
+def _modern(wire: ServerDispatcher, said: Message) -> Greeting:
+    ttl = said.get("ttlMs")
+    if isinstance(ttl, int | float) and ttl < 0:
+        said["ttlMs"] = 0  # an odd hint to caches; it says nothing about the era
     try:
-        result = types.DiscoverResult.model_validate(raw)
+        result = types.DiscoverResult.model_validate(said)
     except ValidationError as exc:
         raise _SpeaksNoModern from exc
-    if not set(result.supported_versions) & set(MODERN_PROTOCOL_VERSIONS):
+    shared = [known for known in MODERN_PROTOCOL_VERSIONS if known in result.supported_versions]
+    if not shared:
         raise _SpeaksNoModern
-    session.adopt(result)
-    return "modern"
+    wire.agree(shared[-1])
+    return Greeting("modern", shared[-1], result.capabilities, result.instructions or "")
 
 
-async def _greet(session: ClientSession) -> Era:
+async def _greet(wire: ServerDispatcher) -> Greeting:
+    wire.agree(None)
+    asked = {
+        "protocolVersion": LATEST_HANDSHAKE_VERSION,
+        "capabilities": dict(wire.incoming.capabilities),
+        "clientInfo": CLIENT_INFO,
+    }
     try:
-        await session.initialize()
+        said = value_of(await wire.ask("initialize", RawObject.of(asked).members, tell=False))
+        validate_server_result("initialize", LATEST_HANDSHAKE_VERSION, said)
+        result = types.InitializeResult.model_validate(said, by_name=False)
     except MCPError as exc:
         raise ServerFailure(RpcError(method="initialize", code=exc.code, message=exc.message)) from exc
     except ValidationError as exc:
         raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=first_error(exc))) from exc
-    except RuntimeError as exc:  # the SDK raises it for a version that it does not know
-        raise ServerFailure(NotMcp(fault=NotMcpFault.VERSION)) from exc
-    return "legacy"
+    version = str(result.protocol_version)
+    if version not in HANDSHAKE_PROTOCOL_VERSIONS:
+        raise ServerFailure(NotMcp(fault=NotMcpFault.VERSION))
+    wire.agree(version)
+    await wire.notify("notifications/initialized")
+    return Greeting("legacy", version, result.capabilities, result.instructions or "")
 
 
 def _supported(data: object) -> list[str]:

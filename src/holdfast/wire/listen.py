@@ -14,10 +14,8 @@ from typing import Any
 
 import anyio
 import anyio.abc
-import mcp_types as types
-from mcp import ClientSession, MCPError
-from mcp_types import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, ServerCapabilities
-from pydantic import ValidationError
+from mcp import MCPError
+from mcp_types import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 
 from holdfast.core import STATUS_URI, Evidence, HttpStatus, NetworkFailure, ServerRecord, TimedOut
 from holdfast.errors import ServerFailure
@@ -78,7 +76,7 @@ class _Stream:
 
     async def hold(self) -> Evidence:
         """Keep a stream open; returns the evidence when no stream can be opened any more."""
-        with self._connection.listening(self._opened):
+        with self._connection.wire.incoming.listening(self._opened):
             return await self._hold()
 
     async def _hold(self) -> Evidence:
@@ -100,7 +98,7 @@ class _Stream:
         """Read one stream to its end; False if the server has none to offer."""
         connection = self._connection
         if connection.era == "modern":
-            return await subscribe(connection.session, _offered(connection.session.server_capabilities))
+            return await subscribe(connection, _offered(connection.capabilities))
         assert isinstance(connection.wire, HttpDispatcher)  # noqa: S101 - the only kind that comes here
         return await connection.wire.read_stream(opened=self._opened)
 
@@ -128,34 +126,24 @@ def _not_found(seen: Evidence) -> bool:
     return isinstance(seen, HttpStatus) and seen.status == 404
 
 
-class _Listen(types.Request[dict[str, Any], str]):
-    """The request for a subscription; its result may be anything."""
-
-
-async def subscribe(session: ClientSession, wanted: Mapping[str, Any]) -> bool:
+async def subscribe(connection: Connection, wanted: Mapping[str, Any]) -> bool:
     """Hold a subscription until the server ends it; False if there is nothing to subscribe to."""
     if not wanted:
         return False
     try:
-        await session.send_request(
-            _Listen(method="subscriptions/listen", params={"notifications": dict(wanted)}), types.EmptyResult
-        )
+        await connection.ask("subscriptions/listen", RawObject.of({"notifications": wanted}).members)
     except MCPError as exc:
         return exc.code not in _NO_SUCH_THING
-    except ValidationError:
-        return True
     return True
 
 
 _NO_SUCH_THING = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS, INVALID_REQUEST})
 
 
-def _offered(can: ServerCapabilities | None) -> dict[str, Any]:
-    """The changes that the server offers notifications of."""
-    if can is None:
-        return {}
-    offers = {"toolsListChanged": can.tools, "promptsListChanged": can.prompts, "resourcesListChanged": can.resources}
-    return {key: True for key, offer in offers.items() if offer is not None and offer.list_changed}
+def _offered(can: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes that the server offers notifications of, by its capabilities."""
+    kinds = ("tools", "prompts", "resources")
+    return {f"{kind}ListChanged": True for kind in kinds if can.get(kind, {}).get("listChanged")}
 
 
 LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
@@ -179,7 +167,7 @@ async def follow_hub(connection: Connection, told: Callable[[ServerRecord | None
     """
     well = False
     while True:
-        changed = connection.wire.status_told
+        changed = connection.wire.incoming.status_told
         with suppress(ServerFailure):
             record = _of_one(await connection.hub_status(within=STATUS_SECONDS), connection)
             told(record)
@@ -247,7 +235,7 @@ class DesiredState:
 
 def _missed(connection: Connection, uri: str) -> None:
     """A watched resource may have changed while no stream was open: send its watchers a change."""
-    connection.wire.pass_on("notifications/resources/updated", {"uri": uri})
+    connection.wire.incoming.pass_on("notifications/resources/updated", {"uri": uri})
 
 
 async def apply_desired_state(connection: Connection, wishes: DesiredState) -> None:
@@ -295,6 +283,6 @@ async def _keep_subscribed(connection: Connection, uri: str, scope: anyio.Cancel
 
 async def _subscription_ended(connection: Connection, uri: str) -> bool:
     try:
-        return await subscribe(connection.session, {"resourceSubscriptions": [uri]})
+        return await subscribe(connection, {"resourceSubscriptions": [uri]})
     except ServerFailure:
         return True

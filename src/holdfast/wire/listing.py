@@ -49,10 +49,10 @@ from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
 from holdfast.types import ToolInfo
 from holdfast.wire.raw_json import BadJson, Bytes, KeyNames, RawObject, items, loads, text_of
-from holdfast.wire.rpc import first_error
+from holdfast.wire.request_form import first_error
 
 if TYPE_CHECKING:
-    from holdfast.wire.session import RequestForm
+    from holdfast.wire.request_form import RequestForm
 
 __all__ = [
     "Offer",

@@ -10,7 +10,7 @@ The forms of one thing:
 - ``Fields`` are the members of an object by their names, each as ``Bytes``. Parameters are passed in this form.
 - ``RawObject`` is an object with its members and, as long as nothing changed, the bytes of the whole. Results are
   passed in this form.
-- ``LoadedObject`` is a dict, for the SDK, which knows no bytes: a large object with the values of its small members.
+- ``LoadedObject`` is a dict, for what a server sends by itself: a large object with the values of its small members.
 
 What may never happen (SEC-7): a message of the largest size holds up the event loop for 50 ms. Measured with 16 MiB on
 one core: msgspec scans the densest JSON in 40 ms, text in 7 ms, and a comma is counted in less than a nanosecond. Two

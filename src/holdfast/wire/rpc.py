@@ -34,25 +34,15 @@ import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
 import anyio.abc
 import msgspec
 from mcp import MCPError
-from mcp.shared.dispatcher import (
-    CallOptions,
-    OnNotify,
-    OnNotifyIntercept,
-    OnRequest,
-    coerce_request_id,
-    run_notify_intercept,
-)
-from mcp.shared.transport_context import TransportContext
+from mcp.shared.dispatcher import coerce_request_id
 from mcp_types import INTERNAL_ERROR, RequestId
-from pydantic import ValidationError
 
 from holdfast.config import Limits
 from holdfast.core import (
@@ -87,29 +77,23 @@ from holdfast.wire.raw_json import (
     split_answer,
     text_of,
 )
-from holdfast.wire.results import load_params
+from holdfast.wire.request_form import load_params
+
+if TYPE_CHECKING:
+    from holdfast.wire.dispatcher import Incoming
 
 __all__ = [
-    "Inbound",
     "Message",
     "PendingRequest",
     "RpcPeer",
     "answered_id",
     "call_message",
-    "first_error",
     "notification_message",
     "value_of",
 ]
 
 Message: TypeAlias = dict[str, Any]
 """A message that the hub itself writes, as a Python value."""
-
-
-def first_error(exc: ValidationError) -> str:
-    """The place and kind of the first violation of the protocol, without the content."""
-    first = exc.errors(include_url=False, include_input=False)[0]
-    return f"{quoted_name('.'.join(str(step)[:40] for step in first['loc'][:12]))}: {first['msg']}"
-
 
 log = logging.getLogger(__name__)
 
@@ -190,9 +174,7 @@ def _key(request_id: RequestId) -> RequestId:
 class PendingRequest(msgspec.Struct, eq=False):
     """One request under way. The task that waits awaits ``result``, or reads until it is settled."""
 
-    id: RequestId
-    key: RequestId
-    """The id as it is compared."""
+    id: int
     on_progress: OnProgress | None
     sent_at: int | None = None
     """Where it ends in what was written to a pipe; None until all of it is written, and without a pipe."""
@@ -279,29 +261,6 @@ def _cut_text(raw: Bytes | None) -> str | None:
     return None
 
 
-@dataclass
-class Inbound:
-    """The context of a server's own message; nothing can be sent to the server through it."""
-
-    transport: TransportContext
-    request_id: RequestId | None = None
-    message_metadata: None = None
-    cancel_requested: anyio.Event = field(default_factory=anyio.Event)
-    can_send_request: bool = False
-
-    async def send_raw_request(
-        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
-    ) -> Message:
-        """Requests are sent by the session, never from a handler's context."""
-        raise MCPError(INTERNAL_ERROR, f"{method} cannot be sent from here")
-
-    async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
-        """Handlers send no notifications."""
-
-    async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Handlers report no progress."""
-
-
 class PendingRequests:
     """Our requests that wait for their answers, by id."""
 
@@ -311,22 +270,17 @@ class PendingRequests:
         self.ended: ServerFailure | None = None
         """Why the connection is gone."""
 
-    def open(self, on_progress: OnProgress | None = None, request_id: RequestId | None = None) -> PendingRequest:
-        """Register a request, under an id of our own if it has none; ``close`` must follow."""
+    def open(self, on_progress: OnProgress | None = None) -> PendingRequest:
+        """Register a request under the next id; ``close`` must follow."""
         if self.ended is not None:
             raise self.failure()
-        if request_id is None:
-            self._next_id += 1
-            request_id = self._next_id
-        key = _key(request_id)
-        if key in self._waiting:
-            raise ValueError(f"request id {request_id!r} is already in flight")
-        pending = self._waiting[key] = PendingRequest(request_id, key, on_progress)
+        self._next_id += 1
+        pending = self._waiting[self._next_id] = PendingRequest(self._next_id, on_progress)
         return pending
 
     def close(self, pending: PendingRequest) -> None:
         """Forget a request; later messages for it are dropped."""
-        self._waiting.pop(pending.key, None)
+        self._waiting.pop(pending.id, None)
 
     def get(self, request_id: RequestId) -> PendingRequest | None:
         """The request with this id, if it waits."""
@@ -380,15 +334,10 @@ class ServerRequests:
     """The server's own requests under way: each is answered by a task."""
 
     def __init__(
-        self,
-        context: TransportContext,
-        tasks: anyio.abc.TaskGroup,
-        on_request: OnRequest,
-        send: Callable[[Message, float], Awaitable[None]],
+        self, tasks: anyio.abc.TaskGroup, incoming: Incoming, send: Callable[[Message, float], Awaitable[None]]
     ) -> None:
-        self._context = context
         self._tasks = tasks
-        self._on_request = on_request
+        self._incoming = incoming
         self._send = send
         self._answering: dict[RequestId, anyio.CancelScope] = {}
         self._turning_down = 0
@@ -418,8 +367,7 @@ class ServerRequests:
         try:
             with scope:
                 try:
-                    inbound = Inbound(transport=self._context, request_id=message_id)
-                    result = await self._on_request(inbound, method, params)
+                    result = await self._incoming.asked(method, params)
                     answer: Message = {"jsonrpc": "2.0", "id": message_id, "result": result}
                 except MCPError as exc:
                     answer = _error_message(message_id, exc.code, exc.message, exc.error.data)
@@ -470,7 +418,7 @@ class Notices:
         self._waiting.append((method, params))
         self._came.set()
 
-    async def deliver(self, on_notify: OnNotify, context: TransportContext) -> None:
+    async def deliver(self, incoming: Incoming) -> None:
         """Give each to the handler, until cancelled."""
         while True:
             await self._came.wait()
@@ -479,10 +427,10 @@ class Notices:
             while self._waiting:
                 method, params = self._waiting.popleft()
                 try:
-                    await on_notify(Inbound(transport=context), method, params)
+                    incoming.told(method, params)
                 except Exception as exc:  # noqa: BLE001 - a handler's fault costs one notification, not the connection
                     log.warning("a handler for %s raised %s", method, type(exc).__name__)
-                await turns.offer()  # a handler that never waits would block all servers
+                await turns.offer()  # a thousand of them would hold up all servers
 
     def __repr__(self) -> str:
         return f"<Notices waiting={len(self._waiting)} allowance={self._allowance:.0f}>"
@@ -491,11 +439,10 @@ class Notices:
 class RpcPeer:
     """The state of JSON-RPC with one server: routes each message to what waits for it."""
 
-    def __init__(self, kind: str, send: Callable[[Message], Awaitable[None]], limits: Limits) -> None:
-        self._context = TransportContext(kind=kind, can_send_request=False)
+    def __init__(self, send: Callable[[Message], Awaitable[None]], limits: Limits) -> None:
         self._send = send
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._intercept: OnNotifyIntercept | None = None
+        self._incoming: Incoming | None = None
         self.pending = PendingRequests()
         self._requests: ServerRequests | None = None
         self._notices = Notices(limits)
@@ -504,18 +451,12 @@ class RpcPeer:
         self.received = 0
         """How many bytes of messages came."""
 
-    def start(
-        self,
-        tasks: anyio.abc.TaskGroup,
-        on_request: OnRequest,
-        on_notify: OnNotify,
-        intercept: OnNotifyIntercept | None,
-    ) -> None:
+    def start(self, tasks: anyio.abc.TaskGroup, incoming: Incoming) -> None:
         """Begin to serve the server's own requests and notifications, in tasks of ``tasks``."""
         self._tasks = tasks
-        self._intercept = intercept
-        self._requests = ServerRequests(self._context, tasks, on_request, self.send_quietly)
-        tasks.start_soon(until_cancelled, self._notices.deliver, on_notify, self._context)
+        self._incoming = incoming
+        self._requests = ServerRequests(tasks, incoming, self.send_quietly)
+        tasks.start_soon(until_cancelled, self._notices.deliver, incoming)
 
     def adopt(self, limits: Limits) -> None:
         """Use other bounds from now on."""
@@ -523,7 +464,7 @@ class RpcPeer:
 
     def release(self) -> None:
         """Let go of the transport and the session: all tasks have ended. No collection of cycles has to free them."""
-        self._tasks = self._intercept = self._requests = None
+        self._tasks = self._incoming = self._requests = None
         self._send = _unsent
 
     async def take(self, data: bytes | bytearray, own: PendingRequest | None = None) -> None:
@@ -637,7 +578,7 @@ class RpcPeer:
         params = params if isinstance(params, dict) else None
         if method == "notifications/cancelled" and params and self._requests is not None:
             self._requests.cancel(params.get("requestId"))
-        if not run_notify_intercept(self._intercept, method, params):
+        if self._incoming is None or not self._incoming.belongs_to_call(method, params):
             self._notices.put(method, params)
 
     def _large_notice(self, method: str, params: Bytes) -> None:
@@ -673,7 +614,7 @@ class RpcPeer:
         return True
 
     def __repr__(self) -> str:
-        return f"<RpcPeer {self._context.kind} {self.pending!r} {self._requests!r}>"
+        return f"<RpcPeer {self.pending!r} {self._requests!r}>"
 
 
 class _Progress(msgspec.Struct):

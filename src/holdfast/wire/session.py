@@ -1,9 +1,7 @@
 """One live connection to a server, after its handshake: requests, listings, calls, pings, close.
 
-A request has the form that both sides agreed on (``RequestForm``). A legacy session says once who the client is. A
-modern request says it itself, in ``_meta`` and in headers; arguments that a tool wants as headers too are mirrored; a
-hub on the other side gets what only hubs tell each other. A result is cleaned and checked (``results``), and passes on
-as the bytes that it came in.
+A request has the form that both sides agreed on, and a result is cleaned and checked (``request_form``). Both pass on
+as the bytes that they came in.
 
 Tools that run as tasks. At 2025-11-25 a tool says ``execution.taskSupport``: a ``required`` one refuses a plain call.
 Most clients know no tasks, so such a call is made as a task here, which waits for its result. At 2026-07-28 the server
@@ -18,34 +16,18 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import Awaitable, Iterable, Mapping
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import anyio
-import mcp_types as types
-from mcp import ClientSession, MCPError
-from mcp.shared.inbound import (
-    MCP_METHOD_HEADER,
-    MCP_NAME_HEADER,
-    MCP_PROTOCOL_VERSION_HEADER,
-    NAME_BEARING_METHODS,
-    encode_header_value,
-    mcp_param_headers,
-)
+from mcp import MCPError
 from mcp_types import (
-    CLIENT_CAPABILITIES_META_KEY,
-    CLIENT_INFO_META_KEY,
     HEADER_MISMATCH,
-    LOG_LEVEL_META_KEY,
-    PROTOCOL_VERSION_META_KEY,
 )
-from mcp_types.version import LATEST_MODERN_VERSION
-from pydantic import ValidationError
 
-from holdfast._version import __version__
 from holdfast.config import Limits
 from holdfast.core import (
     STATUS_URI,
@@ -54,7 +36,6 @@ from holdfast.core import (
     NetworkFault,
     NotMcp,
     NotMcpFault,
-    RpcError,
     ServerRecord,
     TimedOut,
     read_records,
@@ -62,11 +43,9 @@ from holdfast.core import (
 from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
 from holdfast.types import CallResult, ProgressFn, ToolInfo
-from holdfast.wire.dispatcher import ServerDispatcher
 from holdfast.wire.http.transport import HttpDispatcher, SseDispatcher
 from holdfast.wire.in_flight import CURRENT, Caller, Era, RequestInFlight
 from holdfast.wire.listing import (
-    HeaderMap,
     Offer,
     Offers,
     list_other_offers,
@@ -83,35 +62,15 @@ from holdfast.wire.raw_json import (
     is_object,
     join_fields,
     load_members,
-    loads,
     text_of,
 )
-from holdfast.wire.request_headers import CallerIdentity, HubPeer, trace_headers
-from holdfast.wire.results import check_result, clean_data, clean_result
-from holdfast.wire.rpc import first_error
+from holdfast.wire.request_form import CallerIdentity, Greeting, HubPeer, RequestForm
 from holdfast.wire.stdio_transport import StdioDispatcher
 
-__all__ = [
-    "RELATED_TASK",
-    "TASKS_EXTENSION",
-    "TASK_METHODS",
-    "Connection",
-    "RequestForm",
-    "Wire",
-    "close_session",
-    "declared",
-    "forget_client",
-    "routing_headers",
-    "stamp",
-    "without_task_capabilities",
-]
+__all__ = ["RELATED_TASK", "Connection", "Wire", "close", "forget_client"]
 
-TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 RELATED_TASK = "io.modelcontextprotocol/related-task"
 """The key of ``_meta`` that names the task of a message."""
-
-TASK_METHODS = frozenset({"tasks/get", "tasks/result", "tasks/cancel", "tasks/update"})
-"""The requests about one task; ``taskId`` names it."""
 
 CANCEL_SECONDS = 2.0
 """How long the cancellation of a task may take, once its caller has left."""
@@ -134,51 +93,35 @@ class Connection:
 
     def __init__(
         self,
-        session: ClientSession,
+        greeting: Greeting,
         wire: Wire,
         limits: Limits,
         closers: AsyncExitStack,
         *,
-        era: Era,
         hub: HubPeer | None,
         identity: CallerIdentity | None = None,
     ) -> None:
-        self.session = session
         self.wire = wire
         self._limits = limits
         self._closers = closers
-        self.era: Era = era
+        self.era: Era = greeting.era
         self.hub = hub
         """The other side, if it is a hub."""
-        self.instructions = session.instructions or ""
+        self.instructions = greeting.instructions
         """The server's instructions for its use."""
-        self.capabilities = declared(session)
+        self.capabilities = greeting.declared
         """The capabilities that the server declared."""
-        self._form = RequestForm(session, wire, era, hub, identity)
-        self.protocol_version = self._form.version
+        self._form = RequestForm(greeting, wire, hub, identity)
+        self.protocol_version = greeting.version
         self.runs_tasks = self._form.runs_tasks
         """Whether the server runs tool calls as tasks, in the form of the legacy era."""
         self._task_tools: frozenset[str] | None = None
         self._listed: Offers | None = None
-        self._on_stream: Callable[[], None] = _ignore
 
     def adopt(self, limits: Limits) -> None:
         """Use other bounds from the next message on."""
         self._limits = limits
         self.wire.adopt(limits)
-
-    @contextmanager
-    def listening(self, opened: Callable[[], None]) -> Iterator[None]:
-        """In the block, ``opened`` is called each time that a subscription to the server's notifications begins."""
-        self._on_stream = opened
-        try:
-            yield
-        finally:
-            self._on_stream = _ignore  # else the two keep each other
-
-    def acknowledged(self) -> None:
-        """A subscription to the server's notifications begins."""
-        self._on_stream()
 
     async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
         """Send a notification; the server does not answer it."""
@@ -191,8 +134,8 @@ class Connection:
                 await self.wire.in_flight.empty()
 
     async def aclose(self) -> None:
-        """End the session, then its transport. Bounded, and shielded from cancellation."""
-        await close_session(self.session, self._closers)
+        """End the connection, then its transport. Bounded, and shielded from cancellation."""
+        await close(self._closers)
 
     async def list_tools(self, *, within: float) -> tuple[ToolInfo, ...]:
         """Every tool of the server, over all pages, within so many seconds."""
@@ -318,24 +261,17 @@ class Connection:
 
     async def ping(self, *, within: float) -> None:
         """Check that the connection still answers. An error is an answer too."""
+        method = "server/discover" if self.era == "modern" else "ping"
+        with suppress(MCPError):
+            await _within(self.wire, self.ask(method, {}, tell=False), within, "a sign of life")
 
-        async def answered() -> None:
-            with suppress(MCPError, ValidationError):
-                if self.era == "modern":
-                    await self.session.send_discover(self.protocol_version or LATEST_MODERN_VERSION)
-                else:
-                    await self.session.send_request(types.PingRequest(), types.EmptyResult)
-
-        await _within(self.wire, answered(), within, "a sign of life")
+    async def ask(self, method: str, params: Fields, *, tell: bool = True) -> RawObject:
+        """A request of the hub itself, in the form of this connection. The caller bounds the time."""
+        params, headers = self._form.addressed(method, params, None)
+        return await self.wire.ask(method, params, headers=headers, tell=tell)
 
     def __repr__(self) -> str:
         return f"<Connection {self.era} {self.wire!r}>"
-
-
-def declared(session: ClientSession) -> Mapping[str, Any]:
-    """The capabilities that a server declared in its handshake."""
-    can = session.server_capabilities
-    return can.model_dump(by_alias=True, mode="json", exclude_none=True) if can is not None else {}
 
 
 async def forget_client(connection: Connection, key: str, principal: str) -> None:
@@ -344,14 +280,10 @@ async def forget_client(connection: Connection, key: str, principal: str) -> Non
         await connection.wire.end_session(connection.hub.about(key, principal))
 
 
-async def close_session(session: ClientSession, closers: AsyncExitStack) -> None:
-    """End a session, then its transport. Bounded, and shielded from cancellation."""
-    try:
-        # No exception is passed in: a task group would wrap it, and callers check its type.
-        await session.__aexit__(None, None, None)
-    finally:
-        with anyio.move_on_after(CLOSE_SECONDS, shield=True):
-            await closers.aclose()
+async def close(closers: AsyncExitStack) -> None:
+    """Close all that a dial opened, the latest first. Bounded, and shielded from cancellation."""
+    with anyio.move_on_after(CLOSE_SECONDS, shield=True):
+        await closers.aclose()
 
 
 async def _within(wire: Wire, work: Awaitable[_T], within: float, doing: str) -> _T:
@@ -372,10 +304,6 @@ def _timed_out(method: str, params: Fields, request: RequestInFlight, idle: floa
 def _run_as_tasks(tools: Iterable[Offer]) -> frozenset[str]:
     """The tools that their server runs only as tasks."""
     return frozenset(name for name, raw in tools if task_support(raw) == "required")
-
-
-def _ignore() -> None:
-    """No stream is kept open."""
 
 
 class Requester(Protocol):
@@ -440,131 +368,3 @@ def _plain(result: RawObject) -> RawObject:
         return result
     rest = {key: value for key, value in members.items() if key != RELATED_TASK}
     return result.changed({"_meta": join_fields(rest) if rest else None})
-
-
-def without_task_capabilities(capabilities: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a client declares, without tasks of either era."""
-    extensions = capabilities.get("extensions")
-    known = extensions if isinstance(extensions, Mapping) else {}
-    if "tasks" not in capabilities and TASKS_EXTENSION not in known:
-        return capabilities
-    rest = {key: value for key, value in capabilities.items() if key not in ("tasks", "extensions")}
-    others = {key: value for key, value in known.items() if key != TASKS_EXTENSION}
-    return {**rest, "extensions": others} if others else rest
-
-
-_INFO: Final = types.Implementation(name="holdfast", version=__version__).model_dump(
-    by_alias=True, mode="json", exclude_none=True
-)
-
-
-def stamp(version: str, caller: Caller | None) -> bytes:
-    """What ``_meta`` of a modern request says of the client that it is made for."""
-    can: Mapping[str, Any] = caller.capabilities if caller is not None else {}
-    legacy = caller is not None and caller.era == "legacy"
-    declared = without_task_capabilities(can) if legacy else can  # such a client cannot follow a modern task
-    said: dict[str, Any] = {
-        PROTOCOL_VERSION_META_KEY: version,
-        CLIENT_INFO_META_KEY: _INFO,
-        CLIENT_CAPABILITIES_META_KEY: dict(declared),
-    }
-    if caller is not None and caller.log_level is not None:
-        said[LOG_LEVEL_META_KEY] = caller.log_level
-    return dumps(said)
-
-
-def routing_headers(version: str, method: str, name: str | None) -> dict[str, str]:
-    """The headers that say what a modern request is."""
-    named = {MCP_NAME_HEADER: encode_header_value(name)} if name is not None else {}
-    return {MCP_PROTOCOL_VERSION_HEADER: version, MCP_METHOD_HEADER: method, **named}
-
-
-class RequestForm:
-    """The form of the requests of one connection and of their results; what a listing reads its pages by."""
-
-    def __init__(
-        self,
-        session: ClientSession,
-        wire: ServerDispatcher,
-        era: Era,
-        hub: HubPeer | None,
-        identity: CallerIdentity | None,
-    ) -> None:
-        self._wire = wire
-        self._hub = hub
-        self._identity = identity
-        self.modern = era == "modern"
-        self.version = session.protocol_version or ""
-        self.offers = session.server_capabilities or types.ServerCapabilities()
-        """What the server says that it has."""
-        self.runs_tasks = not self.modern and _runs_tasks(self.offers)
-        """Whether the server runs tool calls as tasks, in the form of the legacy era."""
-        self._mirrored: Mapping[str, HeaderMap] = {}
-
-    @property
-    def received(self) -> int:
-        """How many bytes the server has sent so far."""
-        return self._wire.received
-
-    def mirrored(self, headers: Mapping[str, HeaderMap]) -> None:
-        """Send arguments of tools as headers too: by tool, the header of each argument."""
-        self._mirrored = headers
-
-    async def list_page(self, method: str, cursor: str | None) -> RawObject:
-        """One page of a list, as the bytes that it came in."""
-        params: Fields = {"cursor": dumps(cursor)} if cursor is not None else {}
-        params, headers = self.addressed(method, params, None)
-        return await self._wire.call(method, params, headers=headers)
-
-    def checked(self, method: str, result: RawObject) -> RawObject:
-        """A result without the hub's own keys. Raises ``ServerFailure`` if it is of no use, or says that of itself."""
-        try:
-            if self._hub is not None and (told := self._hub.failure_in(result)) is not None:
-                raise ServerFailure(told)
-            result = clean_result(result)
-            check_result(method, result, self.version)
-        except BadJson as exc:
-            raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))) from exc
-        except ValidationError as exc:
-            raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=first_error(exc))) from exc
-        return result
-
-    def failure(self, method: str, exc: MCPError) -> ServerFailure:
-        """What an error answer says."""
-        data = exc.error.data
-        told = self._hub.failure_of(data, exc.message) if self._hub is not None else None
-        return ServerFailure(told or RpcError(method=method, code=exc.code, message=exc.message, data=clean_data(data)))
-
-    def addressed(self, method: str, params: Fields, caller: Caller | None) -> tuple[Fields, dict[str, str]]:
-        """The parameters and the headers of a request."""
-        headers = trace_headers(params) if "_meta" in params else {}
-        if self._hub is not None:
-            headers |= self._hub.headers(caller)
-        if self._identity is not None:
-            headers |= self._identity.headers(caller)
-        if not self.modern:
-            return params, headers
-        said = stamp(self.version, caller)
-        raw = params.get("_meta")
-        meta = said if raw is None else join_fields({**fields(raw), **fields(said)})
-        named = "taskId" if method in TASK_METHODS else NAME_BEARING_METHODS.get(method)
-        name = text_of(params.get(named)) if named is not None else None
-        if method == "tools/call" and name is not None and (wanted := self._mirrored.get(name)):
-            headers |= mcp_param_headers(wanted, _read_arguments(params, wanted))
-        return {**params, "_meta": meta}, {**headers, **routing_headers(self.version, method, name)}
-
-    def __repr__(self) -> str:
-        return f"<RequestForm {self.version or 'no version'}{' to a hub' if self._hub is not None else ''}>"
-
-
-def _read_arguments(params: Fields, wanted: HeaderMap) -> dict[str, Any]:
-    """The arguments that go into headers too; no other is read."""
-    given = params.get("arguments")
-    arguments = fields(given) if given is not None and is_object(given) else {}
-    read = {path[0] for path in wanted}
-    return {key: loads(value) for key, value in arguments.items() if key in read}
-
-
-def _runs_tasks(can: types.ServerCapabilities) -> bool:
-    requests = can.tasks.requests if can.tasks is not None else None
-    return requests is not None and requests.tools is not None and requests.tools.call is not None

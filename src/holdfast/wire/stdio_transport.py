@@ -26,7 +26,7 @@ from holdfast.config import Limits
 from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, ProcessExit, Redactor
 from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
-from holdfast.wire.dispatcher import DuplexDispatcher, Relay
+from holdfast.wire.dispatcher import NO_HOOKS, DialHooks, DuplexDispatcher
 from holdfast.wire.http.event_stream import HEAD_BYTES, LONGEST_SKIP, over_message_bound
 from holdfast.wire.in_flight import until_cancelled
 from holdfast.wire.process import LAST_WORDS_LOOKS, LAST_WORDS_SECONDS, Child
@@ -124,7 +124,7 @@ class LineBuffer:
 
 
 class StdioDispatcher(DuplexDispatcher):
-    """The SDK's dispatcher over a child's stdin and stdout. ``on_first_message`` is called once, for the first one."""
+    """The stdin and the stdout of a child. ``on_first_message`` is called once, for its first message."""
 
     def __init__(
         self,
@@ -134,9 +134,9 @@ class StdioDispatcher(DuplexDispatcher):
         on_first_message: Callable[[], None] | None = None,
         *,
         server: str = "",
-        relay: Relay | None = None,
+        hooks: DialHooks = NO_HOOKS,
     ) -> None:
-        super().__init__("stdio", limits, server, relay)
+        super().__init__(limits, server, hooks)
         self._child = child
         self._noise = OutputNoise(redactor)
         self._lines = LineBuffer()
@@ -152,7 +152,7 @@ class StdioDispatcher(DuplexDispatcher):
     @property
     def spoke(self) -> bool:
         """Whether it has sent a message of the protocol."""
-        return self._rpc.spoke
+        return self.rpc.spoke
 
     @property
     def last_line(self) -> str:
@@ -165,9 +165,9 @@ class StdioDispatcher(DuplexDispatcher):
 
     def unanswered(self) -> Evidence | None:
         """A program that printed only noise is no MCP server."""
-        if self._noise.text and not self._rpc.spoke:
+        if self._noise.text and not self.rpc.spoke:
             return NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"it printed {self._noise.text!r}")
-        if self._lines.unended and not self._rpc.spoke:
+        if self._lines.unended and not self.rpc.spoke:
             return NotMcp(fault=NotMcpFault.NOT_JSON, detail="it printed a line without an end")
         return None
 
@@ -179,7 +179,7 @@ class StdioDispatcher(DuplexDispatcher):
             with anyio.move_on_after(EXIT_SECONDS + 2 * LAST_WORDS_SECONDS):
                 await self._over.wait()
             # A process cannot act on a part of a line.
-            seen = self._rpc.pending.ended.evidence if self._rpc.pending.ended is not None else None
+            seen = self.rpc.pending.ended.evidence if self.rpc.pending.ended is not None else None
             unsent = replace(seen, sent=False) if isinstance(seen, ProcessExit | NetworkFailure) else None
             raise ServerFailure(unsent or _closed_stdin(sent=False)) from None
         return self._child.written
@@ -210,7 +210,7 @@ class StdioDispatcher(DuplexDispatcher):
         await self._exit_or_timeout()
         if self._child.exit_code is not None:
             return  # a process that exits closes it too, and its exit says more
-        self._rpc.pending.fail_unread(self._child.bytes_read(), lambda sent: _closed_stdin(sent=sent))
+        self.rpc.pending.fail_unread(self._child.bytes_read(), lambda sent: _closed_stdin(sent=sent))
         await self.in_flight.empty()
         self._deaf = True
         scope.cancel()
@@ -259,19 +259,19 @@ class StdioDispatcher(DuplexDispatcher):
         if over:
             # It fails the request that it answers; the connection, if it is not known which.
             too_large = over_message_bound(self._limits)
-            if not self._rpc.pending.refuse(answered_id(line), too_large):
+            if not self.rpc.pending.refuse(answered_id(line), too_large):
                 raise ServerFailure(too_large)
             return
         if not line.strip():
-            self._noise.take(line, spoke=self._rpc.spoke)
+            self._noise.take(line, spoke=self.rpc.spoke)
             return
         try:
-            await self._rpc.take_shared(line)
+            await self.rpc.take_shared(line)
         except ServerFailure as failure:
             if not isinstance(failure.evidence, NotMcp):
                 raise
-            self._noise.take(line, spoke=self._rpc.spoke)
-        if self._rpc.spoke and self._on_first_message is not None:
+            self._noise.take(line, spoke=self.rpc.spoke)
+        if self.rpc.spoke and self._on_first_message is not None:
             self._on_first_message()
             self._on_first_message = None
 

@@ -26,8 +26,6 @@ import anyio
 import anyio.abc
 import httpx2
 from mcp import MCPError
-from mcp.shared.dispatcher import CallOptions
-from mcp_types import RequestId
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from holdfast.config import Limits
@@ -42,7 +40,7 @@ from holdfast.core import (
     quoted_name,
 )
 from holdfast.errors import ServerFailure
-from holdfast.wire.dispatcher import DuplexDispatcher, Relay, ServerDispatcher
+from holdfast.wire.dispatcher import NO_HOOKS, DialHooks, DuplexDispatcher, ServerDispatcher
 from holdfast.wire.http.client import HttpPeer, content_type, read_bounded
 from holdfast.wire.http.connection import Response
 from holdfast.wire.http.event_stream import EVENT_STREAM, ServerEvents, over_message_bound
@@ -99,24 +97,18 @@ class ServerSession:
         """Whether the modern era was agreed on."""
         return self._version in MODERN_PROTOCOL_VERSIONS
 
-    def _agree(self, version: str | None, session: str | None) -> None:
+    def agree(self, version: str | None) -> None:
+        """A version is agreed on, or none yet, since a handshake begins."""
+        self._name(version, self.id)
+
+    def _name(self, version: str | None, session: str | None) -> None:
         self._version, self.id = version, session
         named = {VERSION_HEADER: version, SESSION_HEADER: session}
         self.headers = ACCEPT | {name: value for name, value in named.items() if value is not None}
 
-    def noted(self, opts: CallOptions) -> dict[str, str]:
-        """The headers of a request of the SDK's session. Its own header says which version was agreed on."""
-        given = {name.lower(): value for name, value in opts.get("headers", {}).items()}
-        self._agree(given.get(VERSION_HEADER, self._version), self.id)
-        return given
-
-    def restart(self) -> None:
-        """A handshake begins: no version is agreed on."""
-        self._agree(None, self.id)
-
     def begin(self, response: Response) -> None:
         """Note the session that the server gives with its answer to the handshake."""
-        self._agree(self._version, response.headers.get(SESSION_HEADER, "").strip() or None)
+        self._name(self._version, response.headers.get(SESSION_HEADER, "").strip() or None)
         if self.id is not None:
             if len(self.id) > LONGEST_SESSION_ID:
                 detail = f"its session id has more than {LONGEST_SESSION_ID} characters"
@@ -138,10 +130,10 @@ class ServerSession:
 
 
 class HttpDispatcher(ServerDispatcher):
-    """The SDK's dispatcher over streamable HTTP."""
+    """Streamable HTTP."""
 
-    def __init__(self, peer: HttpPeer, server: str = "", relay: Relay | None = None) -> None:
-        super().__init__("streamable-http", peer.limits, server, relay)
+    def __init__(self, peer: HttpPeer, server: str = "", hooks: DialHooks = NO_HOOKS) -> None:
+        super().__init__(peer.limits, server, hooks)
         self._peer = peer
         self._session = ServerSession(peer)
 
@@ -150,14 +142,17 @@ class HttpDispatcher(ServerDispatcher):
         super().adopt(limits)
         self._peer.limits = limits
 
+    def agree(self, version: str | None) -> None:
+        """Name this version in the headers of requests."""
+        self._session.agree(version)
+
     @property
     def connecting(self) -> bool:
         """Whether no connection to the server has stood yet."""
         return self._peer.connecting
 
-    async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
+    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """POST a notification; a refused one is no failure. The modern era has none from client to server."""
-        self._session.noted(opts or {})
         if not self._session.modern:
             with suppress(ServerFailure, MCPError):
                 await self._send(notification_message(method, params))
@@ -167,8 +162,11 @@ class HttpDispatcher(ServerDispatcher):
         await anyio.sleep_forever()
         return NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
 
-    def _closed(self) -> None:
-        self.in_flight.cut_all()
+    async def _serve(self) -> None:
+        try:
+            await super()._serve()
+        finally:
+            self.in_flight.cut_all()
 
     async def read_stream(self, *, opened: Callable[[], None]) -> bool:
         """Read the legacy era's stream of notifications to its end; False if the server offers none."""
@@ -186,7 +184,7 @@ class HttpDispatcher(ServerDispatcher):
             opened()
             async for event in ServerEvents(response, self._peer.limits):
                 if event.name == "message" and event.data:
-                    await self._rpc.take_shared(event.data)
+                    await self.rpc.take_shared(event.data)
         return True
 
     async def end_session(self, client: Mapping[str, str] | None = None) -> None:
@@ -201,11 +199,6 @@ class HttpDispatcher(ServerDispatcher):
             async with self._peer.request("DELETE", self._peer.url, headers=headers, doing="the end of the session"):
                 pass
 
-    def _headers(self, method: str, opts: CallOptions) -> Mapping[str, str]:
-        if method == "initialize":
-            self._session.restart()
-        return self._session.noted(opts)
-
     async def call(
         self,
         method: str,
@@ -213,12 +206,11 @@ class HttpDispatcher(ServerDispatcher):
         *,
         headers: Mapping[str, str],
         on_progress: OnProgress | None = None,
-        request_id: RequestId | None = None,
         tell: bool = True,
     ) -> RawObject:
         """POST a request and read until it is settled."""
-        rpc, session = self._rpc, self._session
-        pending = rpc.pending.open(on_progress, request_id)
+        rpc, session = self.rpc, self._session
+        pending = rpc.pending.open(on_progress)
         began = time.monotonic()
         response: Response | None = None
         try:
@@ -263,7 +255,7 @@ class HttpDispatcher(ServerDispatcher):
     async def _take_body(self, came: bytes | bytearray, response: Response, pending: PendingRequest) -> None:
         """Take an answer that came in one piece."""
         try:
-            await self._rpc.take(came, pending)
+            await self.rpc.take(came, pending)
         except BadJson as exc:
             if response.head.ends_with_connection and _is_beginning(came):
                 raise ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True)) from exc
@@ -286,7 +278,7 @@ class HttpDispatcher(ServerDispatcher):
                     cursor.delay = event.retry / 1000
                 if event.name == "message" and event.data:
                     data = event.data
-                    await self._rpc.take(data, pending)
+                    await self.rpc.take(data, pending)
                     if pending.settled:
                         response.leave()
                         return
@@ -330,14 +322,14 @@ class HttpDispatcher(ServerDispatcher):
             await self._session.refuse_errors(response)
 
     def __repr__(self) -> str:
-        return f"<HttpDispatcher stood={self.stood} {self._session!r} {self._rpc!r}>"
+        return f"<HttpDispatcher stood={self.stood} {self._session!r} {self.rpc!r}>"
 
 
 class SseDispatcher(DuplexDispatcher):
-    """The SDK's dispatcher over HTTP+SSE."""
+    """The older HTTP+SSE."""
 
-    def __init__(self, peer: HttpPeer, server: str = "", relay: Relay | None = None) -> None:
-        super().__init__("sse", peer.limits, server, relay)
+    def __init__(self, peer: HttpPeer, server: str = "", hooks: DialHooks = NO_HOOKS) -> None:
+        super().__init__(peer.limits, server, hooks)
         self._peer = peer
         self._endpoint: httpx2.URL | None = None
         self._known = anyio.Event()
@@ -402,13 +394,13 @@ class SseDispatcher(DuplexDispatcher):
         async for event in ServerEvents(response, self._limits, skips=True):
             if event.cut:
                 over = over_message_bound(self._limits)
-                if not self._rpc.pending.refuse(answered_id(event.data), over):
+                if not self.rpc.pending.refuse(answered_id(event.data), over):
                     raise ServerFailure(over)
             elif event.name == "endpoint":
                 self._endpoint = self._same_origin(event.data.decode("utf-8", "replace"))
                 self._known.set()
             elif event.name == "message" and event.data:
-                await self._rpc.take_shared(event.data)
+                await self.rpc.take_shared(event.data)
 
     def _same_origin(self, place: str) -> httpx2.URL:
         """The URL for POSTs. Another origin is refused, since it would get our credentials."""
