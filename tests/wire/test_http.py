@@ -400,6 +400,19 @@ async def test_a_stream_that_was_cut_is_taken_up_again_where_it_ended() -> None:
     assert peer.requests[1].headers["last-event-id"] == "e-1"
 
 
+@pytest.mark.requirement("SEC-4")
+async def test_a_server_cannot_put_off_the_resumption_of_a_stream_for_days(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def go_on(exchange: Exchange) -> None:
+        await exchange.start(content_type="text/event-stream")
+        await exchange.chunk(f"data: {json.dumps(answer(1, resumed=True))}\n\n".encode())
+        await exchange.end()
+
+    monkeypatch.setattr("holdfast.wire.http.transport.LONGEST_RESUME_DELAY_SECONDS", 0.01, raising=False)
+    script = cut_stream(resumed=Behaviour("go on", go_on), retry=999_999_999)
+    async with FaultServer(script) as peer, dispatcher(peer.origin) as wire:
+        assert await asked(wire) == {"resumed": True}
+
+
 @pytest.mark.parametrize(("event_id", "sent"), [("\u65e5 \u00e9", "\u65e5 \u00e9"), ("a\x01b", None)])
 async def test_an_id_of_an_event_is_sent_back_as_it_came_or_not_at_all(event_id: str, sent: str | None) -> None:
     """A header has bytes: an id in any script is UTF-8 there. One with a control character cannot be sent."""

@@ -66,6 +66,9 @@ GOODBYE_SECONDS = 2.0
 RESUME_DELAY_SECONDS = 1.0
 """The pause before a cut stream is resumed, where the server names none."""
 
+LONGEST_RESUME_DELAY_SECONDS = 30.0
+"""The longest pause that a server may ask for: the caller waits, and a connection that is lost must be told to it."""
+
 RESUME_ATTEMPTS = 2
 
 CUT_SECONDS = 0.2
@@ -275,7 +278,7 @@ class HttpDispatcher(ServerDispatcher):
                 if event.id:
                     cursor.last_id = event.id
                 if event.retry is not None:
-                    cursor.delay = event.retry / 1000
+                    cursor.delay = min(event.retry / 1000, LONGEST_RESUME_DELAY_SECONDS)
                 if event.name == "message" and event.data:
                     data = event.data
                     await self.rpc.take(data, pending)
