@@ -23,6 +23,7 @@ from holdfast.core import (
     OverBound,
     ProcessExit,
     RpcError,
+    State,
     TimedOut,
     TokenNotRenewed,
     ToldByHub,
@@ -39,11 +40,12 @@ from holdfast.errors import (
     ServerNotReady,
     ServerUnavailable,
 )
+from holdfast.hub import Transition
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock, HttpServer
 from holdfast.wire import LEAVING_HEADER, Connection, RawObject
 from holdfast.wire.request_form import HubPeer
-from tests.harness.open_hubs import running, settled
+from tests.harness.open_hubs import records, running, settled
 
 pytestmark = pytest.mark.anyio
 
@@ -119,6 +121,15 @@ async def test_a_failure_tells_its_caller_and_counts_as_what_it_says_of_the_serv
     assert (type(raised), getattr(raised, "uncertain", None)) == (error, uncertain)
     assert ("outcome is uncertain" in raised.message) is uncertain
     assert (len(asked), hub.registry.slot("a").machine.breaker.failures) == (1, failures)
+
+
+@pytest.mark.requirement("MSG-8")
+async def test_a_call_that_is_refused_where_a_connection_stood_says_that_the_server_was_up_before(hub: Hub) -> None:
+    told = records(hub)
+    see(hub, NetworkFailure(fault=NetworkFault.REFUSED))
+    await hub.call_tool("a__echo")  # sent again on the next connection: nothing had listened
+    lost = [record.reason for record in told if isinstance(record, Transition) and record.old is State.CONNECTED]
+    assert lost == ["the connection was refused, though it was up before"]
 
 
 @pytest.mark.requirement("BRK-3")

@@ -99,3 +99,12 @@ async def test_an_approval_in_one_hub_is_followed_by_the_other(state: Path) -> N
                 assert (await second.call_tool("o__echo", {"text": "hi"})).text == "hi"
             assert second.approvals.pending() == ()
             assert any(isinstance(record, ToolApproved) for record in told)
+
+
+@pytest.mark.requirement("SEC-5")
+async def test_what_a_person_approved_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[bool] = []
+    async with Hub.from_config({"mcpServers": {"a": {"url": "http://127.0.0.1:9/mcp", "lazy": True}}}) as hub:
+        monkeypatch.setattr(hub.registry.writer, "changed", lambda *, at_once=False: told.append(at_once))
+        hub.approve("a")
+    assert told[0] is True
