@@ -1,7 +1,29 @@
-"""Loads the tools of many servers: the tools of each healthy server, and the reason for every other one.
+"""Loads the tools of many servers once: the tools of each healthy server, and the reason for every other one.
 
-One attempt is a dial, a listing and a close. Transient failures are retried within bounds, others fail at once. The
-failure, slowness or crash of one server does not touch another.
+Theory of operation. A load is for a program that has no hub, or does not want to keep one. It shares with a slot what
+a connection is made of (``Attempt``, ``DialLimit`` and ``ServerCache``), and nothing of what comes after it::
+
+    for each server, side by side:  attempt -> tools                                -> available
+                                       |   -> transient, and time left -> pause -> attempt
+                                       +-> else                                     -> its status, and the reason
+
+Why not a hub for a moment: a hub has no end. It says "starting up" and goes on trying in the background. A load owes
+one outcome for each server at its end, says how many attempts that took (LOAD-6), and promises no later try that it
+does not make (MSG-10).
+
+What must never happen:
+
+* One server holds up another one. Each has a task, and ``_outcome`` raises nothing but a cancellation. A listener that
+  raises ends the load with its own exception, not with a group around it.
+* A load takes longer than its deadline. No pause begins that would leave no time for the dial after it. A process that
+  has started is the exception: ``startTimeout`` is its deadline (LOAD-13), since its first run may be a download.
+* A process outlives the call (LOAD-12). Each load and each call has a warden of its own, which ends last.
+* An error quotes a secret. Evidence is masked first, and a ``CallFailed`` is raised where no exception is handled: one
+  of a library would be chained to it, and may quote a header.
+
+A tool that was loaded dials for each call, because between two calls there is nothing to keep. With ``hub`` it calls
+through the connection that the hub has. The era of a server is remembered for the process (``_MEMORY``): the next dial
+does not probe for it (LOAD-8), and forgets it after a permanent failure, for another server may be there by then.
 """
 
 from __future__ import annotations
@@ -162,7 +184,7 @@ class Loader:
         """
         chosen = self._chosen(servers)
         outcomes: dict[str, MCPServerLoadOutcome] = {}
-        broken: list[Exception] = []
+        broken: list[Exception] = []  # what ``on_outcome`` raised
         settings = self._config.settings
 
         async with Warden() as warden, anyio.create_task_group() as tasks:
