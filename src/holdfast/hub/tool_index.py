@@ -1,8 +1,8 @@
 """The search over tools: SQLite's full-text index in memory, optionally fused with static embeddings.
 
 Theory of operation. The index holds one row for each listed tool. It follows the catalog, and the catalog is made of
-one immutable object a server. So a search first compares these objects with the ones that it has indexed, and replaces
-the rows of the servers that differ. Most searches find nothing to do; a first search indexes everything. The result is
+one immutable object a server. So a search of another catalog first compares these objects with the ones that it has
+indexed, and replaces the rows of the servers that differ. A first search indexes everything. The result is
 the same as that of an index made from the beginning: ranks depend on the rows alone, and equal ranks are ordered by
 name.
 
@@ -204,6 +204,8 @@ class ToolIndex:
         self._meaning = meaning
         self._ranking = ranking or Ranking()
         self._lock = anyio.Lock()
+        self._followed: Catalog | None = None
+        """The catalog that the rows are of: nearly always that of the next search too."""
         self._indexed: dict[str, CatalogSource] = {}
         self._rows: dict[str, list[int]] = {}
         """The rows of each server."""
@@ -252,7 +254,7 @@ class ToolIndex:
         async with self._lock:
             if self._database is not None:
                 self._database.close()
-            self._database = self._vectors = None
+            self._database = self._vectors = self._followed = None
             self._indexed, self._rows, self._keys = {}, {}, {}
             self._words = _IndexedWords(self._ranking)
 
@@ -260,11 +262,11 @@ class ToolIndex:
 
     def _follow(self, catalog: Catalog) -> None:
         """Replace the rows of the servers that the catalog holds differently."""
+        if catalog is self._followed:
+            return
         rows = self._opened()
         changed = [name for name, source in catalog.servers.items() if self._indexed.get(name) is not source]
         gone = [name for name in self._indexed if name not in catalog.servers]
-        if not changed and not gone:
-            return
         for server in (*gone, *changed):
             for row in self._rows.pop(server, ()):
                 rows.execute("DELETE FROM tools WHERE rowid = ?", (row,))
@@ -279,6 +281,7 @@ class ToolIndex:
             self._rows[server] = [self._add(rows, entry, texts) for entry in _tools(source)]
             self._words.add(_stemmed(rows, texts))
             self._indexed[server] = source
+        self._followed = catalog  # last: if a step before it fails, the next search begins it again
 
     def _add(self, rows: sqlite3.Connection, entry: CatalogEntry, texts: dict[int, Sequence[str]]) -> int:
         described = entry.server, entry.original, entry.item.raw
