@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from holdfast.fleet.redis_store import (
         RedisAddress as RedisAddress,
         RedisEvents as RedisEvents,
+        RedisLeases as RedisLeases,
         RedisStore as RedisStore,
     )
     from holdfast.fleet.shared_events import (
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from holdfast.fleet.user_logins import (
         CommandUserTokens as CommandUserTokens,
         FleetUserTokens as FleetUserTokens,
-        RedisLeases as RedisLeases,
     )
 
 __getattr__, __dir__ = lazy_exports(__name__)

@@ -51,6 +51,7 @@ from holdfast.core import (
 )
 from holdfast.fleet.peers import Peers
 from holdfast.fleet.presence import Presence, first_words
+from holdfast.fleet.redis_store import RedisLeases
 from holdfast.fleet.shared_events import SharedEvents
 from holdfast.fleet.shared_records import (
     ConfigComparison,
@@ -60,7 +61,7 @@ from holdfast.fleet.shared_records import (
     SharedQuestions,
 )
 from holdfast.fleet.stores import EventStore, FleetStore, StoreUnavailable
-from holdfast.fleet.user_logins import FleetUserTokens, RedisLeases
+from holdfast.fleet.user_logins import FleetUserTokens
 from holdfast.hub import Clock, ReplicaHost
 from holdfast.keys import KeyRing
 

@@ -6,6 +6,7 @@
     replicas      set: the names of replicas; those that are present have a key
     replica:NAME  what a replica says of itself; it ends by itself when the replica does not say it again
     claim:KEY     the right to probe (``SET NX PX``)
+    lease:LOGIN   the right to renew a login, with the value of its holder
     events:LOG    stream, capped: the sealed events of a session's stream
 
 A replica reads ``records`` whole at its start, in pages, and follows ``changes`` from then on. One script does what no
@@ -25,7 +26,7 @@ Valkey and Redis behind Sentinel (``redis+sentinel://``) are supported.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -50,12 +51,14 @@ __all__ = [
     "RedisAddress",
     "RedisClient",
     "RedisEvents",
+    "RedisLeases",
     "RedisStore",
-    "record_in",
-    "write_newer",
 ]
 
 Answer = TypeVar("Answer")
+
+LEASE_SECONDS: Final = 300.0
+"""How long a lease outlives a holder that cannot give it back: longer than Redis is usually away."""
 
 PREFIX: Final = "holdfast2"
 """Another one than that of replicas of earlier releases, which wrote another form: the two do not share."""
@@ -193,6 +196,11 @@ class RedisClient:
         self._connected = False
         self._using = anyio.Lock()
 
+    @property
+    def name(self) -> str:
+        """Its address for people, without the password."""
+        return self.address.shown
+
     def key(self, name: str) -> str:
         """A key of this fleet. Those of one fleet have the same hash tag, so that a script may use several."""
         return f"{PREFIX}:{{{self.address.fleet}}}:{name}"
@@ -229,33 +237,30 @@ class RedisClient:
             with anyio.move_on_after(EXCHANGE_SECONDS, shield=True), suppress(OSError, library().RedisError):
                 await client.aclose()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} connections={self.connections}>"
 
-class RedisStore:
+
+class RedisStore(RedisClient):
     """A ``FleetStore``. Used by one task."""
 
     def __init__(self, address: RedisAddress) -> None:
-        self._redis = RedisClient(address)
+        super().__init__(address)
         self._whole: tuple[str, int, int] | None = None
         """While the records are read whole: the epoch, the number at the beginning, and where ``HSCAN`` goes on."""
 
-    @property
-    def connections(self) -> int:
-        """How many connections were made so far."""
-        return self._redis.connections
-
-    @property
-    def name(self) -> str:
-        """Its address for people, without the password."""
-        return self._redis.address.shown
-
     async def exchange(self, asked: FleetExchange) -> FleetReply:
         """Write what is new here, and read what is new there."""
-        key = self._redis.key
+        key = self.key
 
         async def write(client: Any) -> list[Any]:
             async with client.pipeline(transaction=False) as pipe:
                 # First, so that the numbers that come back include what this replica wrote.
-                await write_newer(client, self._redis, asked.records, nonce=asked.nonce, pipe=pipe)
+                flat = [part for one in asked.records for part in (one.key, one.stamp, one.value)]
+                keys = [key("meta"), key("records"), key("changes")]
+                await client.register_script(WRITE_NEWER)(
+                    keys=keys, args=[asked.nonce, MOST_CHANGES, *flat], client=pipe
+                )
                 pipe.time()
                 pipe.xrange(key("changes"), f"(0-{asked.cursor}", "+", count=BATCH)
                 for claim in asked.claims:
@@ -279,7 +284,7 @@ class RedisStore:
                 found: list[Any] = await pipe.execute()
                 return found
 
-        told = await self._redis.use(write)
+        told = await self.use(write)
         try:
             (said, number), (seconds, micros), changes, *answers = told
             epoch, sequence, wall = _text(said), int(number), float(seconds) + float(micros) / 1e6
@@ -314,16 +319,16 @@ class RedisStore:
         _, began, position = self._whole
 
         async def scan(client: Any) -> tuple[int, dict[bytes, bytes]]:
-            at, page = await client.hscan(self._redis.key("records"), position, count=BATCH)
+            at, page = await client.hscan(self.key("records"), position, count=BATCH)
             return int(at), dict(page)
 
-        position, found = await self._redis.use(scan)
+        position, found = await self.use(scan)
         self._whole = (epoch, began, position) if position else None
-        records = [one for key, entry in found.items() if (one := record_in(key, entry)) is not None]
+        records = [one for key, entry in found.items() if (one := _record_in(key, entry)) is not None]
         return records, 0 if position else began
 
     async def _roster(self) -> dict[str, str]:
-        key = self._redis.key
+        key = self.key
 
         async def names(client: Any) -> list[str]:
             if await client.scard(key("replicas")) > MOST_REPLICAS:
@@ -341,25 +346,15 @@ class RedisStore:
                 await client.srem(key("replicas"), *gone)
             return said
 
-        known = await self._redis.use(names)
-        said = await self._redis.use(presences) if known else []
+        known = await self.use(names)
+        said = await self.use(presences) if known else []
         return {
             name: _text(text) for name, text in zip(known, said, strict=True) if text and len(text) <= LARGEST_PRESENCE
         }
 
-    async def close(self) -> None:
-        """End the connection."""
-        await self._redis.close()
 
-    def __repr__(self) -> str:
-        return f"<RedisStore {self.name} connections={self.connections}>"
-
-
-class RedisEvents:
+class RedisEvents(RedisClient):
     """An ``EventStore``. It has a connection of its own, so that events never delay an exchange."""
-
-    def __init__(self, address: RedisAddress) -> None:
-        self._redis = RedisClient(address)
 
     async def append(self, writes: Sequence[LogWrite]) -> None:
         """Add blobs to logs, each a capped stream that ends by itself."""
@@ -367,37 +362,53 @@ class RedisEvents:
         async def send(client: Any) -> None:
             async with client.pipeline(transaction=False) as pipe:
                 for write in writes:
-                    key = self._redis.key(f"events:{write.log}")
+                    key = self.key(f"events:{write.log}")
                     pipe.xadd(key, {"blob": write.blob}, maxlen=max(write.keep, 1), approximate=False)
                     pipe.expire(key, int(KEPT_SECONDS))
                 await pipe.execute()
 
-        await self._redis.use(send)
+        await self.use(send)
 
     async def read(self, log: str) -> list[bytes]:
         """The blobs of a log, oldest first."""
 
         async def ask(client: Any) -> list[bytes]:
-            found = await client.xrange(self._redis.key(f"events:{log}"))
+            found = await client.xrange(self.key(f"events:{log}"))
             blobs = [fields[b"blob"] for _, fields in found]
             if not all(isinstance(one, bytes) for one in blobs):
                 raise ValueError("its answer is no list of events")
             return blobs
 
-        return await self._redis.use(ask)
-
-    async def close(self) -> None:
-        """End the connection."""
-        await self._redis.close()
+        return await self.use(ask)
 
 
-async def write_newer(
-    client: Any, redis: RedisClient, records: Iterable[FleetRecord], *, nonce: str, pipe: Any = None
-) -> None:
-    """Write the records whose stamps are newer than those in Redis; in a pipeline, its answer has the result."""
-    flat = [part for one in records for part in (one.key, one.stamp, one.value)]
-    keys = [redis.key("meta"), redis.key("records"), redis.key("changes")]
-    await client.register_script(WRITE_NEWER)(keys=keys, args=[nonce, MOST_CHANGES, *flat], client=pipe)
+class RedisLeases(RedisClient):
+    """Leases of logins (``user_logins``). One that its holder does not give back ends by itself."""
+
+    async def take(self, name: str, value: str) -> bool:
+        """Take a lease, or take it once more with the value of before; ``StoreUnavailable`` if Redis fails."""
+        key = self.key(f"lease:{name}")
+
+        async def ask(client: Any) -> bool:
+            px = int(LEASE_SECONDS * 1000)
+            return bool(await client.set(key, value, nx=True, px=px)) or await client.get(key) == value.encode()
+
+        return await self.use(ask)
+
+    async def give_back(self, name: str, value: str) -> None:
+        """End a lease, if it is still that of this holder."""
+        key = self.key(f"lease:{name}")
+
+        async def end(client: Any) -> None:
+            async with client.pipeline(transaction=True) as pipe:
+                await pipe.watch(key)
+                # Only if it is still ours: it may have ended, and belong to another replica by now.
+                if await pipe.get(key) == value.encode():
+                    pipe.multi()
+                    pipe.delete(key)
+                    await pipe.execute()
+
+        await self.use(end)
 
 
 def _followed(changes: Any, cursor: int) -> tuple[list[FleetRecord], int | None]:
@@ -408,12 +419,12 @@ def _followed(changes: Any, cursor: int) -> tuple[list[FleetRecord], int | None]
         if at != cursor + 1:
             return [], None  # the stream was capped, or another program wrote into it
         cursor = at
-        if (record := record_in(fields[b"key"], fields[b"entry"])) is not None:
+        if (record := _record_in(fields[b"key"], fields[b"entry"])) is not None:
             records.append(record)
     return records, cursor
 
 
-def record_in(key: bytes, entry: bytes) -> FleetRecord | None:
+def _record_in(key: bytes, entry: bytes) -> FleetRecord | None:
     """The record of a field of ``records``; None if another program wrote it."""
     # Before it is decoded: what another program wrote may be of any size.
     if len(entry) > LARGEST_VALUE:

@@ -39,9 +39,8 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -49,15 +48,15 @@ import anyio
 import anyio.from_thread
 
 from holdfast.auth import Grant, GrantKey, StoreUnusable, UserRow, UserTokenStore, read_entry, write_entry
-from holdfast.core import FleetRecord, VersionClock, record_value, stamp
-from holdfast.fleet.redis_store import RedisAddress, RedisClient, record_in, write_newer
-from holdfast.fleet.stores import StoreUnavailable, signed, verified
+from holdfast.core import FleetMember, FleetRecord, record_value
+from holdfast.fleet.redis_store import RedisAddress, RedisLeases, RedisStore
+from holdfast.fleet.stores import SignedStore, StoreUnavailable
 from holdfast.keys import KeyRing
 
 if TYPE_CHECKING:
     from holdfast.fleet.fleet import ReplicaState
 
-__all__ = ["CommandUserTokens", "FleetUserTokens", "RedisLeases"]
+__all__ = ["CommandUserTokens", "FleetUserTokens"]
 
 log = logging.getLogger("holdfast.fleet")
 
@@ -68,8 +67,6 @@ PURPOSE: Final = "user tokens of a fleet"
 NAME_PURPOSE: Final = "names of user tokens"
 DIGEST_BYTES: Final = 16
 
-LEASE_SECONDS: Final = 300.0
-"""How long a lease outlives a holder that cannot give it back: longer than Redis is usually away."""
 WAIT_SECONDS: Final = 20.0
 """How long a renewal waits for the lease of another one: a request to an authorization server ends within that."""
 PAUSE_SECONDS: Final = 0.1
@@ -128,48 +125,26 @@ class LoginSeal:
                 unreadable.append(row)
         return [*sorted(found.values(), key=lambda row: (row.principal, row.key)), *unreadable]
 
+    def written(
+        self,
+        known: Callable[[str], FleetRecord | None],
+        principal: str,
+        before: Mapping[GrantKey, Grant],
+        after: Mapping[GrantKey, Grant],
+    ) -> list[tuple[str, dict[str, object]]]:
+        """The names and values of the records that make ``after`` of what a user had ``before``."""
+        changed = [grant for key, grant in after.items() if before.get(key) != grant]
+        gone = [name for key in before if key not in after for name in self.records(principal, key)]
+        gone += [older for grant in changed for older in self.records(principal, grant.key)[1:]]
+        removed: list[tuple[str, dict[str, object]]] = [(name, {"removed": True}) for name in gone if known(name)]
+        return [*(self.sealed(principal, grant) for grant in changed), *removed]
+
     def _digests(self, about: list[str]) -> tuple[str, ...]:
         named = json.dumps(about).encode()
         return tuple(one.hex() for one in self._keys.signatures(named, purpose=NAME_PURPOSE, size=DIGEST_BYTES))
 
 
 _UNREADABLE: Final = UserRow("unknown", GrantKey("unknown", "unknown"), None)
-
-
-class RedisLeases:
-    """Leases in Redis. One that its holder does not give back ends by itself."""
-
-    def __init__(self, address: RedisAddress) -> None:
-        self._redis = RedisClient(address)
-
-    async def take(self, name: str, value: str) -> bool:
-        """Take a lease, or take it once more with the value of before; ``StoreUnavailable`` if Redis fails."""
-        key = self._redis.key(f"lease:{name}")
-
-        async def ask(client: Any) -> bool:
-            px = int(LEASE_SECONDS * 1000)
-            return bool(await client.set(key, value, nx=True, px=px)) or await client.get(key) == value.encode()
-
-        return await self._redis.use(ask)
-
-    async def give_back(self, name: str, value: str) -> None:
-        """End a lease, if it is still that of this holder."""
-        key = self._redis.key(f"lease:{name}")
-
-        async def end(client: Any) -> None:
-            async with client.pipeline(transaction=True) as pipe:
-                await pipe.watch(key)
-                # Only if it is still ours: it may have ended, and belong to another replica by now.
-                if await pipe.get(key) == value.encode():
-                    pipe.multi()
-                    pipe.delete(key)
-                    await pipe.execute()
-
-        await self._redis.use(end)
-
-    async def close(self) -> None:
-        """End the connection."""
-        await self._redis.close()
 
 
 class Renewals:
@@ -289,9 +264,7 @@ class FleetUserTokens(UserTokenStore):
             before = {row.key: row.grant for row in self.rows(principal) if row.grant is not None}
             after = dict(before)
             yield after
-            gone = [key for key in before if key not in after]
-            changed = [grant for key, grant in after.items() if before.get(key) != grant]
-            write = partial(self._write, principal, gone, changed)
+            write = partial(self._write, principal, before, after)
             # Grants change in threads; the copy of the records belongs to the event loop.
             if self._thread in (None, threading.get_ident()):
                 write()
@@ -325,21 +298,10 @@ class FleetUserTokens(UserTokenStore):
     def _seal(self) -> LoginSeal:
         return LoginSeal(self._find_keys())
 
-    def _write(self, principal: str, gone: list[GrantKey], changed: list[Grant]) -> None:
-        for key in gone:
-            for name in self._seal.records(principal, key):
-                if self._state.member.book.get(name) is not None:
-                    self._put(name, {"removed": True})
-        for grant in changed:
-            name, value = self._seal.sealed(principal, grant)
-            self._put(name, value)
-            for older in self._seal.records(principal, grant.key)[1:]:
-                if self._state.member.book.get(older) is not None:
-                    self._put(older, {"removed": True})
-
-    def _put(self, name: str, value: dict[str, object]) -> None:
-        self._state.write(name, value)
-        self.learn(name.partition("/")[2])
+    def _write(self, principal: str, before: Mapping[GrantKey, Grant], after: Mapping[GrantKey, Grant]) -> None:
+        for name, value in self._seal.written(self._state.member.book.get, principal, before, after):
+            self._state.write(name, value)
+            self.learn(name.partition("/")[2])
 
     async def _seal_again(self) -> None:
         """Seal with the key in force what an older one sealed, so that the older one can go; count what none opens."""
@@ -354,7 +316,7 @@ class FleetUserTokens(UserTokenStore):
                 elif self._seal.users(row.principal)[0] != user:
                     newest = self._state.member.book.get(self._seal.records(row.principal, row.key)[0])
                     keeps = newest is not None and newest.stamp > record.stamp
-                    self._write(row.principal, [], [] if keeps else [row.grant])
+                    self._write(row.principal, {}, {} if keeps else {row.key: row.grant})
             await anyio.lowlevel.checkpoint()
         if unreadable:
             log.error(
@@ -369,9 +331,9 @@ class FleetUserTokens(UserTokenStore):
 
 
 class CommandUserTokens(UserTokenStore):
-    """The same logins, for a command: it reads and writes Redis itself, and is no replica.
+    """The same logins, for a command: a replica for a moment, which reads the store, perhaps writes, and is gone.
 
-    ``session_keys`` sign what it writes, as replicas do.
+    It exchanges as one that leaves, so no other replica ever sees it as present. ``session_keys`` sign what it writes.
     """
 
     def __init__(self, address: RedisAddress, *, keys: KeyRing, session_keys: KeyRing) -> None:
@@ -395,29 +357,18 @@ class CommandUserTokens(UserTokenStore):
 
     def rows(self, principal: str | None = None) -> list[UserRow]:
         """The rows of a user, or of all."""
-        users = None if principal is None else self._seal.users(principal)
-        records = self._use(self._read)
-        return self._seal.rows([one for one in records if users is None or one.key.split("/")[1] in users])
+        return self._rows(self._use(self._read), principal)
 
     @contextmanager
     def changing(self, principal: str) -> Iterator[dict[GrantKey, Grant]]:
         """Change the grants of one user; the replicas learn it with their next exchange."""
-        records = {one.key: one for one in self._use(self._read)}
-        mine = [one for one in records.values() if one.key.split("/")[1] in self._seal.users(principal)]
-        before = {row.key: row.grant for row in self._seal.rows(mine) if row.grant is not None}
+        member = self._use(self._read)
+        before = {row.key: row.grant for row in self._rows(member, principal) if row.grant is not None}
         after = dict(before)
         yield after
-        written = [self._seal.sealed(principal, grant) for key, grant in after.items() if before.get(key) != grant]
-        names = [name for key in before if key not in after for name in self._seal.records(principal, key)]
-        removed: list[tuple[str, dict[str, object]]] = [(name, {"removed": True}) for name in names if name in records]
-        versions = VersionClock()
-        for one in records.values():
-            versions.saw(one.stamp)
-        made = [
-            FleetRecord(name, stamp(versions.next(time.time()), "command"), json.dumps(value))
-            for name, value in [*written, *removed]
-        ]
-        self._use(partial(self._put, made))
+        for name, value in self._seal.written(member.book.get, principal, before, after):
+            member.write(name, value, time.time())
+        self._use(partial(self._exchange, member, lambda: not member.outbox.unsent))
         self._changes += 1
 
     @asynccontextmanager
@@ -438,38 +389,36 @@ class CommandUserTokens(UserTokenStore):
             with anyio.CancelScope(shield=True):
                 await leases.close()
 
-    async def _read(self, redis: RedisClient) -> list[FleetRecord]:
-        async def scan(client: Any) -> list[tuple[bytes, bytes]]:
-            return [entry async for entry in client.hscan_iter(redis.key("records"), match=f"{KIND}/*", count=1_000)]
+    def _rows(self, member: FleetMember, principal: str | None) -> list[UserRow]:
+        users = None if principal is None else self._seal.users(principal)
+        named = ((one, one.key.split("/")) for one in member.book)
+        return self._seal.rows(
+            [one for one, (kind, *of) in named if kind == KIND and (users is None or of[0] in users)]
+        )
 
-        found = [record_in(key, entry) for key, entry in await redis.use(scan)]
-        return [opened for one in found if one is not None and (opened := self._verified(one)) is not None]
+    async def _read(self) -> FleetMember:
+        """What the store has, in the copy of a replica that no other one knows."""
+        member = FleetMember(f"command-{secrets.token_hex(8)}")
+        await self._exchange(member, lambda: member.synced)
+        return member
 
-    def _verified(self, record: FleetRecord) -> FleetRecord | None:
-        about = record.key, record.stamp
-        text = verified(self._session_keys, self._address.fleet, record.value, about)
-        return FleetRecord(record.key, record.stamp, text) if text is not None else None
-
-    async def _put(self, records: list[FleetRecord], redis: RedisClient) -> None:
-        ring, fleet = self._session_keys, self._address.fleet
-        made = [replace(one, value=signed(ring, fleet, one.value, (one.key, one.stamp))) for one in records]
-        await redis.use(lambda client: write_newer(client, redis, made, nonce=secrets.token_hex(8)))
-
-    def _use(self, work: Callable[[RedisClient], Awaitable[Answer]]) -> Answer:
-        """Do something with Redis, from any thread: commands call this where they need it."""
-
-        async def use() -> Answer:
-            redis = RedisClient(self._address)
-            try:
-                return await work(redis)
-            finally:
-                await redis.close()
-
+    async def _exchange(self, member: FleetMember, done: Callable[[], bool]) -> None:
+        store = SignedStore(RedisStore(self._address), lambda: self._session_keys, self._address.fleet)
         try:
-            with anyio.from_thread.start_blocking_portal() as portal:
-                return portal.call(use)
-        except StoreUnavailable as exc:
+            with anyio.fail_after(WAIT_SECONDS):
+                while not done():
+                    now, nonce = anyio.current_time(), secrets.token_hex(8)
+                    asked = member.request(now, chance=0.0, nonce=nonce, leaving=True)
+                    member.receive(asked, await store.exchange(asked), now)
+        except (StoreUnavailable, TimeoutError) as exc:
             raise self._unusable(exc) from exc
+        finally:
+            await store.close()
+
+    def _use(self, work: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Do something with Redis, from any thread: commands call this where they need it."""
+        with anyio.from_thread.start_blocking_portal() as portal:
+            return portal.call(work)
 
     def _unusable(self, exc: Exception) -> StoreUnusable:
         return StoreUnusable(f"the users' logins in {self.place}: {exc}", hint="check HOLDFAST_FLEET, and Redis")
