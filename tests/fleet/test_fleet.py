@@ -30,8 +30,8 @@ from holdfast.fleet import (
     SignedStore,
     StoreUnavailable,
     fleet as fleet_module,
-    local_store,
     serve_broker,
+    stores,
 )
 from holdfast.fleet.redis_store import connect
 from holdfast.keys import KeyRing
@@ -181,7 +181,7 @@ async def test_the_broker_of_workers_does_the_same(tmp_path: Path) -> None:
 
 
 async def test_a_broker_that_does_not_answer_is_named_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_store, "EXCHANGE_SECONDS", 0.05)
+    monkeypatch.setattr(stores, "EXCHANGE_SECONDS", 0.05)
     async with await anyio.create_unix_listener(tmp_path / "stopped"):
         real = LocalStore(tmp_path / "stopped")
         with pytest.raises(StoreUnavailable, match=r"no answer within 0\.05 s"):

@@ -20,7 +20,7 @@ from holdfast.endpoint import EndpointAddress
 from holdfast.fleet import (
     EventStore,
     Fleet,
-    LocalEvents,
+    LocalStore,
     LogWrite,
     RedisAddress,
     RedisEvents,
@@ -30,8 +30,8 @@ from holdfast.fleet import (
     shared_events,
 )
 from holdfast.fleet.fleet import ReplicaState
-from holdfast.fleet.local_store import MemoryEvents
 from holdfast.fleet.shared_events import SharedEvent, SharedEvents
+from holdfast.fleet.stores import MemoryEvents
 from holdfast.front import requests
 from holdfast.front.app import Front, create_app
 from holdfast.front.session_id import SessionIds, SessionKeys
@@ -302,7 +302,7 @@ def shared(store: EventStore, **more: Any) -> SharedEvents:
 async def event_stores(tmp_path: Path) -> AsyncIterator[dict[str, EventStore]]:
     async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
         await tasks.start(lambda task_status: serve_broker(tmp_path / "broker", task_status=task_status))
-        stores: dict[str, EventStore] = {"broker": LocalEvents(tmp_path / "broker")}
+        stores: dict[str, EventStore] = {"broker": LocalStore(tmp_path / "broker")}
         if has_redis():
             redis = await stack.enter_async_context(RedisPeer(tmp_path / "redis"))
             stores["redis"] = RedisEvents(RedisAddress.parse(redis.url))

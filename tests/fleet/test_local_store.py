@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.core import FleetExchange, SharedStore
 from holdfast.core.replicas.store import Claim
-from holdfast.fleet import LocalEvents, LocalStore, LogWrite, serve_broker
+from holdfast.fleet import LocalStore, LogWrite, serve_broker
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-8")]
 
@@ -70,7 +70,7 @@ async def test_the_answer_to_a_question_that_was_cancelled_is_not_the_answer_to_
     path = tmp_path / "broker"
     async with anyio.create_task_group() as tasks:
         await tasks.start(lambda task_status: serve_broker(path, task_status=task_status))
-        events = LocalEvents(path)
+        events = LocalStore(path)
         await events.append([LogWrite("theirs", b"private", 9), LogWrite("ours", b"own", 9)])
         for count in range(20):  # cancelled before, while and after the question is on its way
             with anyio.CancelScope() as scope:

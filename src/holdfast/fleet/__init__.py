@@ -12,11 +12,6 @@ from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
     from holdfast.fleet.fleet import Fleet as Fleet, replica_name as replica_name
-    from holdfast.fleet.local_store import (
-        LocalEvents as LocalEvents,
-        LocalStore as LocalStore,
-        serve_broker as serve_broker,
-    )
     from holdfast.fleet.peers import (
         ABOUT_HEADER as ABOUT_HEADER,
         OPERATIONS as OPERATIONS,
@@ -50,9 +45,11 @@ if TYPE_CHECKING:
     )
     from holdfast.fleet.stores import (
         EventStore as EventStore,
+        LocalStore as LocalStore,
         LogWrite as LogWrite,
         SignedStore as SignedStore,
         StoreUnavailable as StoreUnavailable,
+        serve_broker as serve_broker,
     )
     from holdfast.fleet.user_logins import (
         CommandUserTokens as CommandUserTokens,

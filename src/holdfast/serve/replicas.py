@@ -22,7 +22,6 @@ from holdfast.errors import HoldfastError, UsageError
 from holdfast.fleet import (
     CommandUserTokens,
     Fleet,
-    LocalEvents,
     LocalStore,
     PeerAddress,
     Peers,
@@ -132,7 +131,7 @@ def _workers(worker: WorkerTask, keys: SessionKeys) -> Fleet:
         LocalStore(worker.broker),
         replica=replica,
         peers=Peers(FleetIdentity(lambda: keys.ring, replica), advertise=_address_of(worker, None)),
-        events=LocalEvents(worker.broker),
+        events=LocalStore(worker.broker),
         worker=(worker.group, worker.number),
         keys=lambda: keys.ring,
         one_machine=True,
