@@ -33,7 +33,7 @@ class _Hub:
         )
         self.secrets = CallerSecrets(serving, AccessSettings)
         self.done: list[tuple[str, str]] = []
-        self.files = SecretFiles(
+        self.files = SecretFiles.of_hub(
             serving,
             self.secrets,
             admin=cast("Any", SimpleNamespace(sessions=SimpleNamespace(use_control_token=self._noted("pages")))),

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import pwd
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CallerSecrets",
+    "SecretFile",
     "SecretFiles",
     "caller_token",
     "control_token",
@@ -152,8 +153,8 @@ class CallerSecrets:
         self._can_verify = serving.can_verify
         self.tokens = {"caller": serving.token} if serving.token else {}
         """The token in force by the name of its principal."""
-        self.gateway = serving.gateway_secret or ""
-        self.oidc = serving.oidc_secret or ""
+        self.given = {"gateway": serving.gateway_secret or "", "oidc": serving.oidc_secret or ""}
+        """The secret that the gateway sends, and that of the client that signs people in."""
         issuer = serving.options.jwt_issuer
         needs = holdfast.access.NeededScopes(settings)
         self.resource = holdfast.access.ProtectedResource(serving.public_url, issuer, needs=needs) if issuer else None
@@ -190,7 +191,7 @@ class CallerSecrets:
     def _trusted_gateway(self) -> TrustedGateway:
         options = self._options
         return holdfast.access.TrustedGateway(
-            secret=(lambda: self.gateway) if options.gateway_secret_file is not None else None,
+            secret=(lambda: self.given["gateway"]) if options.gateway_secret_file is not None else None,
             mtls=options.gateway_mtls,
             certificate_names=frozenset(options.gateway_cert_name or ()),
             user_header=options.gateway_user_header,
@@ -199,13 +200,17 @@ class CallerSecrets:
 
 
 @dataclass
-class _SecretFile:
+class SecretFile:
     """One file, the value that is in force, and what a new one changes."""
 
-    file: Path
+    file: Path | None
+    """None if the value does not come from a file."""
     value: str
     use: Callable[[str], None]
     told: str
+    """The line of the log about a new value."""
+    other: Callable[[], str]
+    """A secret of another use: the same value must not have both."""
     problem: str = ""
 
 
@@ -213,7 +218,16 @@ class SecretFiles:
     """Follows the files with tokens and certificates."""
 
     def __init__(
-        self,
+        self, files: Iterable[SecretFile], *, mask: Callable[[str], None], tls: ServerTls | None = None
+    ) -> None:
+        """``mask`` keeps a secret out of the log from now on."""
+        self._files = [one for one in files if one.file is not None]
+        self._mask = mask
+        self._tls = tls
+
+    @classmethod
+    def of_hub(
+        cls,
         serving: Serving,
         secrets: CallerSecrets,
         *,
@@ -221,34 +235,38 @@ class SecretFiles:
         tls: ServerTls | None,
         note: Announcement,
         mask: Callable[[str], None],
-    ) -> None:
-        """``mask`` keeps a secret out of the log from now on."""
-        self._admin = admin
-        self._note = note
-        self._mask = mask
-        self._tls = tls
-        self._secrets = secrets
-        self._control_token = serving.control_token
+    ) -> SecretFiles:
+        """All files of a hub."""
         options = serving.options
-        followed = (
+
+        def use_control_token(token: str) -> None:
+            admin.sessions.use_control_token(token)
+            note.change_token(token)
+
+        control = SecretFile(
+            options.control_token_file,
+            serving.control_token,
+            use_control_token,
+            "the control token changed: commands and pages need the new one",
+            # A caller with the control token could disable servers.
+            other=lambda: secrets.tokens.get("caller", ""),
+        )
+        of_callers = (
             (
-                *(serving.token_file, serving.token or "", self._use_caller_token),
+                *(serving.token_file, serving.token or "", lambda new: secrets.tokens.update(caller=new)),
                 "the token file changed: callers need the new token",
             ),
             (
-                *(options.control_token_file, serving.control_token, self._use_control_token),
-                "the control token changed: commands and pages need the new one",
-            ),
-            (
-                *(options.gateway_secret_file, secrets.gateway, self._use_gateway_secret),
+                *(options.gateway_secret_file, secrets.given["gateway"], lambda new: secrets.given.update(gateway=new)),
                 "the gateway's secret changed: the gateway needs the new one",
             ),
             (
-                *(options.oidc_client_secret_file, secrets.oidc, self._use_oidc_secret),
+                *(options.oidc_client_secret_file, secrets.given["oidc"], lambda new: secrets.given.update(oidc=new)),
                 "the OIDC client secret changed",
             ),
         )
-        self._files = [_SecretFile(file, value, use, told) for file, value, use, told in followed if file is not None]
+        files = [SecretFile(*one, other=lambda: control.value) for one in of_callers]
+        return cls([*files, control], mask=mask, tls=tls)
 
     def __repr__(self) -> str:
         return f"<SecretFiles {', '.join(str(one.file) for one in self._files) or 'none'}>"
@@ -262,8 +280,8 @@ class SecretFiles:
     async def refresh(self) -> None:
         """Look at the files now."""
         for one in self._files:
-            value = await anyio.to_thread.run_sync(self._read, one)
-            if value is not None and value != one.value:
+            value = await anyio.to_thread.run_sync(_read_again, one)
+            if value != one.value:
                 self._mask(value)  # first: no line that the new value causes may show it
                 one.value = value
                 one.use(value)
@@ -271,33 +289,19 @@ class SecretFiles:
         if self._tls is not None:
             await anyio.to_thread.run_sync(self._tls.refresh)
 
-    def _read(self, one: _SecretFile) -> str | None:
-        try:
-            value = read_token(one.file)
-            # A caller with the control token could disable servers.
-            other = (
-                self._secrets.tokens.get("caller", "") if one.use == self._use_control_token else self._control_token
-            )
-            if value == other:
-                raise UsageError(f"{one.file} holds a token that has another use")
-        except HoldfastError as exc:
-            if exc.message != one.problem:
-                log.warning("%s; the last token stays valid", exc.message)
-            one.problem = exc.message
-            return None
-        one.problem = ""
-        return value
 
-    def _use_caller_token(self, token: str) -> None:
-        self._secrets.tokens["caller"] = token
-
-    def _use_gateway_secret(self, secret: str) -> None:
-        self._secrets.gateway = secret
-
-    def _use_oidc_secret(self, secret: str) -> None:
-        self._secrets.oidc = secret
-
-    def _use_control_token(self, token: str) -> None:
-        self._control_token = token
-        self._admin.sessions.use_control_token(token)
-        self._note.change_token(token)
+def _read_again(one: SecretFile) -> str:
+    """The value of a file now; the last good one if it cannot be used."""
+    assert one.file is not None  # noqa: S101 - only files are followed
+    value, problem = one.value, ""
+    try:
+        found = read_token(one.file)
+        if found == one.other():
+            raise UsageError(f"{one.file} holds a token that has another use")
+        value = found
+    except HoldfastError as exc:
+        problem = exc.message
+        if problem != one.problem:
+            log.warning("%s; the last token stays valid", problem)
+    one.problem = problem
+    return value

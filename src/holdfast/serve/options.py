@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 from urllib.parse import urlsplit
 
 from typer import Option
@@ -356,73 +356,123 @@ class ServeConfig:
 
     def check(self, environ: Mapping[str, str]) -> None:
         """Refuse options that exclude each other, or that have no effect: each could hide a missing protection."""
-        _ = self.worker_count
-        if self.demo and self.config is not None:
-            raise UsageError("--demo and --config exclude each other", hint="use one of them")
         self._refuse_empty()
-        if self.token is not None and self.token_file is not None:
-            raise UsageError("--token and --token-file exclude each other", hint="use one of them")
-        self._check_issuer()
-        tls = (self.tls_cert, self.tls_key)
-        if any(one is not None for one in (*tls, self.tls_client_ca)) and None in tls:
-            raise UsageError("--tls-cert and --tls-key belong together", hint="give both; --tls-client-ca is optional")
-        if self.gateway_cert_name and not self.has_gateway:
-            raise UsageError("--gateway-cert-name needs --gateway-mtls", hint="give both, or neither")
-        if self.gateway_mtls and self.tls_client_ca is None:
-            raise UsageError("--gateway-mtls needs --tls-client-ca", hint="it says whose certificates are valid")
-        for option, value in (("tools", self.tools), ("profile", self.profile), ("folder", self.folder)):
-            if value is not None and not self.stdio:
-                raise UsageError(f"--{option} needs --stdio", hint=f"over HTTP the address says it: /mcp?{option}=…")
-        if self.own and not self.stdio:
-            raise UsageError("--own needs --stdio", hint="a hub over HTTP is always one of its own")
-        if self.worker_count > 1 and self.stdio:
-            raise UsageError("--workers does not go with --stdio", hint="several workers serve over HTTP")
-        if self.listen_hubs is not None and (self.worker_count > 1 or self.stdio or self.takeover):
-            other = "--stdio" if self.stdio else "--takeover" if self.takeover else "--workers"
-            hint = "a hub for other hubs runs its servers once, in one process"
-            raise UsageError(f"--listen-hubs does not go with {other}", hint=hint)
-        if self.control_token_file is not None and environ.get(CONTROL_TOKEN_VARIABLE):
+        if self.public_url is not None and not _is_public_url(self.public_url):
             raise UsageError(
-                f"--control-token-file and {CONTROL_TOKEN_VARIABLE} exclude each other", hint="use one of them"
+                "--public-url is not an address that clients can use",
+                hint="write one such as https://hub.example.com, without a query and without /mcp",
             )
-
-    def _check_issuer(self) -> None:
-        if self.public_url is not None:
-            _check_public_url(self.public_url)
-        jwt = (self.jwt_issuer, self.jwt_audience, self.jwt_keys)
-        if any(one is not None for one in jwt) and not all((self.jwt_issuer, self.jwt_keys, self.jwt_for)):
-            raise UsageError(
-                "--jwt-issuer, --jwt-audience and --jwt-keys belong together",
-                hint="a JWT is checked for its issuer, its audience and its signature; the address in --public-url is "
-                "an audience too",
-            )
-        if self.oidc_client_id is None:
-            if self.oidc_client_secret_file is not None:
-                raise UsageError("--oidc-client-secret-file needs --oidc-client-id", hint="give both, or neither")
-            return
-        if self.jwt_issuer is None:
-            raise UsageError("--oidc-client-id needs --jwt-issuer", hint="people sign in at that issuer")
-        public = urlsplit(self.public_url or "http://127.0.0.1")
-        if public.scheme != "https" and not is_loopback(public.hostname or ""):
-            raise UsageError(
-                "people would sign in over an unencrypted address", hint="give a --public-url that begins with https://"
-            )
-        if public.path.strip("/"):
-            raise UsageError(
-                "the status page needs a host name of its own, and --public-url has a path",
-                hint="give the hub a name such as https://hub.example.com to sign in by --oidc-client-id",
-            )
+        for is_wrong, what, hint in (*self._wrong_callers(environ), *self._wrong_processes()):
+            if is_wrong:
+                raise UsageError(what, hint=hint)
 
     def _refuse_empty(self) -> None:
         """Refuse empty values. An unset variable must not remove a protection."""
-        given = {"--token": self.token, "--host": self.host}
-        empty = [name for name, value in given.items() if value is not None and not value.strip()]
-        if not all(name.strip() for name in self.allow_host or ()):
-            empty.append("--allow-host")
-        if empty:
-            raise UsageError(
-                f"{empty[0]} is empty", hint="check the variable that it comes from, or leave the option out"
-            )
+        given = [
+            ("--token", self.token),
+            ("--host", self.host),
+            *(("--allow-host", one) for one in self.allow_host or ()),
+        ]
+        for name, value in given:
+            if value is not None and not value.strip():
+                raise UsageError(
+                    f"{name} is empty", hint="check the variable that it comes from, or leave the option out"
+                )
+
+    def _wrong_callers(self, environ: Mapping[str, str]) -> tuple[_Rule, ...]:
+        """What is wrong with the options about callers, and about how they are known."""
+        public = urlsplit(self.public_url or "http://127.0.0.1")
+        is_open = public.scheme != "https" and not is_loopback(public.hostname or "")
+        jwt = (self.jwt_issuer, self.jwt_audience, self.jwt_keys)
+        tls = (self.tls_cert, self.tls_key)
+        has_tls = any(one is not None for one in (*tls, self.tls_client_ca))
+        signs_in = self.oidc_client_id is not None
+        return (
+            (
+                self.token is not None and self.token_file is not None,
+                "--token and --token-file exclude each other",
+                "use one of them",
+            ),
+            (
+                any(one is not None for one in jwt) and not all((self.jwt_issuer, self.jwt_keys, self.jwt_for)),
+                "--jwt-issuer, --jwt-audience and --jwt-keys belong together",
+                (
+                    "a JWT is checked for its issuer, its audience and its signature; the address in --public-url is "
+                    "an audience too"
+                ),
+            ),
+            (
+                self.oidc_client_secret_file is not None and not signs_in,
+                "--oidc-client-secret-file needs --oidc-client-id",
+                "give both, or neither",
+            ),
+            (
+                signs_in and self.jwt_issuer is None,
+                "--oidc-client-id needs --jwt-issuer",
+                "people sign in at that issuer",
+            ),
+            (
+                signs_in and is_open,
+                "people would sign in over an unencrypted address",
+                "give a --public-url that begins with https://",
+            ),
+            (
+                signs_in and bool(public.path.strip("/")),
+                "the status page needs a host name of its own, and --public-url has a path",
+                "give the hub a name such as https://hub.example.com to sign in by --oidc-client-id",
+            ),
+            (
+                has_tls and None in tls,
+                "--tls-cert and --tls-key belong together",
+                "give both; --tls-client-ca is optional",
+            ),
+            (
+                bool(self.gateway_cert_name) and not self.has_gateway,
+                "--gateway-cert-name needs --gateway-mtls",
+                "give both, or neither",
+            ),
+            (
+                self.gateway_mtls and self.tls_client_ca is None,
+                "--gateway-mtls needs --tls-client-ca",
+                "it says whose certificates are valid",
+            ),
+            (
+                self.control_token_file is not None and bool(environ.get(CONTROL_TOKEN_VARIABLE)),
+                f"--control-token-file and {CONTROL_TOKEN_VARIABLE} exclude each other",
+                "use one of them",
+            ),
+        )
+
+    def _wrong_processes(self) -> tuple[_Rule, ...]:
+        """What is wrong with the options about what this process serves, and beside which others."""
+        several = self.worker_count > 1
+        for_one = (("tools", self.tools), ("profile", self.profile), ("folder", self.folder))
+        beside = (("--stdio", self.stdio), ("--takeover", self.takeover), ("--workers", several))
+        return (
+            (self.demo and self.config is not None, "--demo and --config exclude each other", "use one of them"),
+            *(
+                (
+                    value is not None and not self.stdio,
+                    f"--{option} needs --stdio",
+                    f"over HTTP the address says it: /mcp?{option}=…",
+                )
+                for option, value in for_one
+            ),
+            (self.own and not self.stdio, "--own needs --stdio", "a hub over HTTP is always one of its own"),
+            (several and self.stdio, "--workers does not go with --stdio", "several workers serve over HTTP"),
+            *(
+                (
+                    self.listen_hubs is not None and given,
+                    f"--listen-hubs does not go with {option}",
+                    "a hub for other hubs runs its servers once, in one process",
+                )
+                for option, given in beside
+            ),
+        )
+
+
+_Rule: TypeAlias = tuple[bool, str, str]
+"""Whether options are wrong, what is wrong, and the hint."""
 
 
 def _is_public_url(text: str) -> bool:
@@ -433,15 +483,6 @@ def _is_public_url(text: str) -> bool:
         return False
     plain = text.isascii() and text.isprintable() and " " not in text and '"' not in text
     return named and plain and parts.scheme in ("http", "https") and not parts.query and not parts.fragment
-
-
-def _check_public_url(text: str) -> None:
-    """Refuse what is no address that a path can be added to."""
-    if not _is_public_url(text):
-        raise UsageError(
-            "--public-url is not an address that clients can use",
-            hint="write one such as https://hub.example.com, without a query and without /mcp",
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

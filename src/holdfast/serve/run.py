@@ -193,7 +193,7 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
         note, place = Announcement(serving, config), shared_place(serving)
         joined = _join_server(front, place, reloader, folders, admin)
         leaving = Leaving(serving, server, front, admin, note, joined)
-        files = SecretFiles(serving, secrets, admin=admin, tls=tls, note=note, mask=mask_in_log)
+        files = SecretFiles.of_hub(serving, secrets, admin=admin, tls=tls, note=note, mask=mask_in_log)
         keep_collections_short(hub)
         async with hub, anyio.create_task_group() as tasks:
             _watch(tasks, serving, hub, reloader, files)
@@ -402,7 +402,7 @@ def _sign_in_client(serving: Serving, secrets: CallerSecrets) -> SignInClient | 
         redirect_uri=f"{serving.public_url}/signin/callback",
         scope=options.oidc_scope.split(),
         verify=verifier.claims,
-        secret=lambda: secrets.oidc,
+        secret=lambda: secrets.given["oidc"],
     )
 
 

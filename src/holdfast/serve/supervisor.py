@@ -56,7 +56,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -64,13 +64,10 @@ from typing import Any
 
 import anyio
 import anyio.abc
-import anyio.to_thread
 
 from holdfast.core import SharedStore
-from holdfast.errors import HoldfastError
 from holdfast.fleet import serve_broker
-from holdfast.hub import sleep_until_poll
-from holdfast.serve.hub_secrets import read_token
+from holdfast.serve.hub_secrets import SecretFile, SecretFiles
 from holdfast.serve.isolation import hidden_environment
 from holdfast.serve.listening import (
     Announcement,
@@ -118,7 +115,6 @@ FIRST_DELAY, LONGEST_DELAY = 0.1, 30.0
 """Seconds until a process that ended is started again: the first time, and at the most. They double each time."""
 STEADY_SECONDS = 60.0
 """A process that ran for this long is started again as soon as the first time."""
-TOKEN_SECONDS = 1.0
 AT_ONCE = 64
 """Connections that are handed out in one step of the event loop."""
 PAUSE_SECONDS = 0.05
@@ -174,7 +170,7 @@ class Supervisor:
             offered = None if demo else self._listener
             async with handing_over(offered, os.environ, partial(self._succeeded, note)) as handover:
                 with note.at(handover):
-                    tasks.start_soon(self._follow_token, note)
+                    tasks.start_soon(self._token_files(note).run)
                     if await pool.begin():
                         tell_addresses(serving, config, sign_in_code=self._new_code)
                     tasks.start_soon(self._roll_when_asked)
@@ -198,17 +194,22 @@ class Supervisor:
             await anyio.wait_readable(unused)
         await self._pool.keep(STDIO_NUMBER)
 
-    async def _follow_token(self, note: Announcement) -> None:
-        """Read each new token in the file: commands find the hub by a note, which must have it."""
-        file, pool = self._serving.options.control_token_file, self._pool
-        while file is not None:
-            await sleep_until_poll(TOKEN_SECONDS)
-            with suppress(HoldfastError):
-                token = await anyio.to_thread.run_sync(read_token, file)
-                if token != pool.task.token:
-                    mask_in_log(token)
-                    pool.task = replace(pool.task, token=token)
-                    note.change_token(token)
+    def _token_files(self, note: Announcement) -> SecretFiles:
+        """The file of the control token: commands find the hub by a note, which must have the new one."""
+
+        def use(token: str) -> None:
+            self._pool.task = replace(self._pool.task, token=token)
+            note.change_token(token)
+
+        serving = self._serving
+        token = SecretFile(
+            serving.options.control_token_file,
+            serving.control_token,
+            use,
+            "the control token changed: workers that start from now on have the new one",
+            other=lambda: serving.token or "",
+        )
+        return SecretFiles([token], mask=mask_in_log)
 
     async def _follow_signals(self) -> None:
         with anyio.open_signal_receiver(*END_SIGNALS, signal.SIGHUP) as signals:
