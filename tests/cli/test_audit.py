@@ -22,8 +22,8 @@ from holdfast.access.audit_writer import AuditFiles, AuditRecord
 from holdfast.config import config_from_mapping
 from holdfast.errors import UsageError
 from holdfast.hub import AccessRefused, HubRecord
-from holdfast.serve.audit_start import MOST_REFUSALS, audited, record_other_events
 from holdfast.serve.options import ServeConfig, Serving
+from holdfast.serve.telemetry import MOST_REFUSALS, audited, record_other_events
 from holdfast.testing import StdioServer
 from tests.access.test_audit import KEY, called
 from tests.cli.in_process import Inside

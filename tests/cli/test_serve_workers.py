@@ -595,25 +595,10 @@ async def _cut(hub: Served, tool: str) -> None:
         await hub.loader().call("hub", tool, {})
 
 
-@pytest.mark.long
-async def test_workers_serve_the_demo_servers_which_end_with_their_supervisor(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    async with served(home, "--workers", "2") as hub:
-        assert hub.err.count("this serves demo servers") == 1, "each worker said it too"
-        shown = await anyio.to_thread.run_sync(lambda: run("status", "--json", home=home))
-        assert json.loads(shown.stdout)["hub"]["demo"] is True
-        assert "rope" in (await hub.call("notes__list_notes")).text
-        healed = await anyio.to_thread.run_sync(lambda: run("demo", "heal", "calendar", home=home))
-        assert healed.returncode == 0, healed.stderr
-        for worker in (1, 2):
-            await hub.said(f"[{worker}] calendar: connected")
-        left = await anyio.to_thread.run_sync(lambda: list(home.glob("**/*.sqlite")))
-        assert left == [], "the state of the demo ends with it"
-        all_of_it = descendants(hub.process.pid)
-        assert len(all_of_it) >= 4, "two workers, the process for the stdio servers, and those"
-        hub.send(signal.SIGKILL)
-        await hub.ended()
-        await all_gone(all_of_it)
+def test_several_workers_serve_no_demo(tmp_path: Path) -> None:
+    done = run("serve", "--demo", "--workers", "2", home=tmp_path)
+    assert done.returncode == 2
+    assert "error: --workers needs an mcp.json" in done.stderr
 
 
 async def test_a_worker_leaves_when_its_supervisor_is_gone(tmp_path: Path) -> None:

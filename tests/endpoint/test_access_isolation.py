@@ -28,7 +28,7 @@ from holdfast.endpoint.view import EndpointAddress, View, has_all
 from holdfast.front.app import create_app
 from holdfast.hub import Hub, SlotKey
 from holdfast.hub.call_approvals import CallVerdict
-from holdfast.serve.audit_start import record_other_events
+from holdfast.serve.telemetry import record_other_events
 from tests.access.plain_policy import Caller
 from tests.access.test_audit import KEY
 from tests.endpoint.test_access_doors import Doors, token_of, verify

@@ -47,8 +47,7 @@ def serve(asked: ServeConfig) -> None:
     asked.check(os.environ)
     if (joins := JoinOptions.read(sys.argv[2:], os.environ)) is not None and asked.stdio and worker is None:
         raise typer.Exit(join_hub(joins))
-    is_demo = asked.demo or (worker is not None and bool(worker.task.demo))
-    if code := holdfast.serve.start_serving(asked, None if is_demo else _load(asked.config), worker):
+    if code := holdfast.serve.start_serving(asked, None if asked.demo else _load(asked.config), worker):
         raise typer.Exit(code)
 
 

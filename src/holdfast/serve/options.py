@@ -516,8 +516,8 @@ class Serving:
 
     @property
     def is_demo(self) -> bool:
-        """Whether it serves the demo servers; a worker gets their configuration from its supervisor."""
-        return self.config is None or (self.worker is not None and bool(self.worker.task.demo))
+        """Whether it serves the demo servers."""
+        return self.config is None
 
     @property
     def can_verify(self) -> bool:

@@ -138,18 +138,18 @@ def config_in(arguments: Sequence[str]) -> str:
 
 
 @asynccontextmanager
-async def found_config(serving: Serving) -> AsyncIterator[tuple[Config, str]]:
-    """What is served. Without a configuration that of the demo servers, and their folder: they run during the block.
+async def found_config(serving: Serving) -> AsyncIterator[Config]:
+    """What is served. Without a configuration that of the demo servers, which run during the block.
 
     Hints name that file: they are read in any folder.
     """
     if serving.config is not None:
         with typed_as(anywhere(serving.config.source, os.environ)):
-            yield serving.config, ""
+            yield serving.config
         return
     from holdfast.demo import demo_fleet  # noqa: PLC0415 - of the demo alone
 
     async with AsyncExitStack() as stack:
         control = await stack.enter_async_context(demo_fleet())
         stack.enter_context(typed_as(anywhere(control.config_file, os.environ)))
-        yield holdfast.config.load_config(control.config_file), str(control.folder)
+        yield holdfast.config.load_config(control.config_file)

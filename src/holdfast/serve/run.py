@@ -60,7 +60,6 @@ from holdfast.front import (
 )
 from holdfast.hub import ApprovalsLock, Hub, Reloader, default_state_file
 from holdfast.identity import FleetIdentity
-from holdfast.serve.audit_start import Audited, audited, record_other_events
 from holdfast.serve.client_context import (
     IDLE_SECONDS,
     ClientVariables,
@@ -79,7 +78,14 @@ from holdfast.serve.options import ServeConfig, Serving
 from holdfast.serve.program import found_config, on_terminal
 from holdfast.serve.replicas import make_fleet, share_sessions, user_tokens_of
 from holdfast.serve.takeover import handing_over
-from holdfast.serve.telemetry import keep_log, log_faults_in_lines, mask_in_log
+from holdfast.serve.telemetry import (
+    Audited,
+    audited,
+    keep_log,
+    log_faults_in_lines,
+    mask_in_log,
+    record_other_events,
+)
 from holdfast.serve.web_server import HubWebServer, Leaving, end_when_asked
 from holdfast.serve.worker_link import WorkerLink
 from holdfast.wire import raise_descriptor_limit, share_receive_room
@@ -108,7 +114,7 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
     options, worker, audit = serving.options, serving.worker, audited_by.trail
     share_receive_room(options.worker_count)
     tls = _server_tls(options)
-    async with found_config(serving) as (config, _):
+    async with found_config(serving) as config:
         state_file = _state_file(serving, config)
         if worker is None:
             keep_state_private(os.environ)
@@ -140,7 +146,7 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
         )
         record_other_events(audit, hub)
         reloader = _reloader(serving, hub, projects)
-        folders = _folders(hub, projects, reloader)
+        folders = FolderClients(projects, reloader.reload, hub.registry.clock) if projects is not None else None
         _warn_of_closed_rungs(serving, config)
         tokens = secrets.policy(subjects)
         # The control server shows the joined clients, and the join server tells it of changes: one of them comes later.
@@ -191,7 +197,8 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
             for_hubs=_for_hubs(serving, front, identity),
         )
         note, place = Announcement(serving, config), shared_place(serving)
-        joined = _join_server(front, place, reloader, folders, admin)
+        if place is not None and folders is not None:
+            joined = _join_server(front, place, reloader, folders, admin)
         leaving = Leaving(serving, server, front, admin, note, joined)
         files = SecretFiles.of_hub(serving, secrets, admin=admin, tls=tls, note=note, mask=mask_in_log)
         keep_collections_short(hub)
@@ -233,25 +240,12 @@ def _project_servers(serving: Serving) -> ProjectServers | None:
     return ProjectServers(config.source, os.environ, partial(without_itself, serving.options))
 
 
-def _folders(hub: Hub, projects: ProjectServers | None, reloader: Reloader | None) -> FolderClients | None:
-    if projects is None or reloader is None:
-        return None
-    return FolderClients(projects, reloader.reload, hub.registry.clock)
-
-
 def _join_server(
-    front: Front,
-    place: SharedPlace | None,
-    reloader: Reloader | None,
-    folders: FolderClients | None,
-    admin: ControlServer,
-) -> JoinServer | None:
-    hub, source = front.hub, front.hub.config.source
-    if place is None or reloader is None or folders is None or source is None:
-        return None
+    front: Front, place: SharedPlace, reloader: Reloader, folders: FolderClients, admin: ControlServer
+) -> JoinServer:
     variables = ClientVariables(
-        hub,
-        source,
+        front.hub,
+        _source(front.hub.config),
         reload=reloader.reload,
         findings=front.broker.findings,
         found=admin.events.touched,
@@ -335,17 +329,16 @@ def _server_tls(options: ServeConfig) -> ServerTls | None:
     return ServerTls.of(TlsFiles(certificate=options.tls_cert, key=options.tls_key, client_ca=options.tls_client_ca))
 
 
-def _session_ids(serving: Serving, state_file: Path | None) -> SessionIds:
+def _session_ids(serving: Serving, state_file: Path) -> SessionIds:
     """The keys and the file of the sessions. An unusable key of the operator ends the start."""
     # A replica of a fleet has the keys that its operator gave to all of them, and makes none.
-    kept_in = state_file.parent if state_file is not None and not serving.options.fleet else None
+    kept_in = state_file.parent if not serving.options.fleet else None
     keys = SessionKeys.find(file=serving.options.session_key_file, environ=os.environ, kept_in=kept_in)
     if serving.worker is not None and keys.is_of_one_process:
         # No key can be kept: the one of the supervisor serves all its workers, and ends with it.
         notice, keys = keys.notice, SessionKeys([serving.worker.task.key.encode()], shared=False)
         keys.notice = notice
-    file = state_file.with_suffix(".sessions.sqlite") if state_file is not None else None
-    return SessionIds(keys, SessionStore(file))
+    return SessionIds(keys, SessionStore(state_file.with_suffix(".sessions.sqlite")))
 
 
 def _control_server(  # noqa: PLR0913 - what the pages show comes from all parts of a hub
@@ -361,11 +354,10 @@ def _control_server(  # noqa: PLR0913 - what the pages show comes from all parts
     clients: Callable[[], Sequence[JoinedClient]],
 ) -> ControlServer:
     """The control API of a hub."""
-    source = hub.config.source
     worker = serving.worker.task if serving.worker is not None else None
     about = HubInfo(
         endpoint=serving.url,
-        config=str(source.absolute()) if source else "",
+        config=str(_source(hub.config).absolute()),
         demo=serving.is_demo,
         identity=IDENTITY,
         program=invocation().program,
@@ -450,7 +442,7 @@ def _group(link: WorkerLink) -> WorkerGroup:
 async def _run_stdio(serving: Serving, audited_by: Audited) -> None:
     log_faults_in_lines()
     audit = audited_by.trail
-    async with found_config(serving) as (config, _):
+    async with found_config(serving) as config:
         state_file = _state_file(serving, config)
         projects, folder = _project_servers(serving), _own_folder(serving.options)
         if projects is not None and folder is not None:
@@ -463,7 +455,7 @@ async def _run_stdio(serving: Serving, audited_by: Audited) -> None:
             keep_collections_short(hub)
             async with hub, anyio.create_task_group() as tasks:
                 reloader = _reloader(serving, hub, projects)
-                folders = _folders(hub, projects, reloader)
+                folders = FolderClients(projects, reloader.reload, hub.registry.clock) if projects is not None else None
                 _watch(tasks, serving, hub, reloader)
                 tasks.start_soon(end_when_asked, partial(_drain_stdio, broker), serving.options.drain, stdin.end)
                 tools, profile = serving.options.tools, serving.options.profile
@@ -495,11 +487,16 @@ async def _drain_stdio(broker: Broker, seconds: float) -> bool:
 # For both
 
 
-def _state_file(serving: Serving, config: Config) -> Path | None:
-    """What survives a restart is there; None for a configuration without a file. The state of the demo ends with it."""
-    if config.source is None:
-        return None
-    file = config.source.with_name("state.sqlite") if serving.is_demo else default_state_file(config.source)
+def _source(config: Config) -> Path:
+    """The file that is served: the one of the user, or that of the demo servers."""
+    assert config.source is not None  # noqa: S101 - it was read from one
+    return config.source
+
+
+def _state_file(serving: Serving, config: Config) -> Path:
+    """What survives a restart is there. The state of the demo ends with it."""
+    source = _source(config)
+    file = source.with_name("state.sqlite") if serving.is_demo else default_state_file(source)
     if serving.worker is not None and serving.worker.task.runs_stdio:
         return file.with_suffix(".stdio.sqlite")  # what it sees of a server is not what the workers approve
     return file
@@ -515,27 +512,23 @@ def _approvals(options: ServeConfig, host: str) -> ApprovalMode | ApprovalsLock:
     return "warn" if is_loopback(host) else "hold"
 
 
-def _reloader(serving: Serving, hub: Hub, projects: ProjectServers | None) -> Reloader | None:
-    source = hub.config.source
-
+def _reloader(serving: Serving, hub: Hub, projects: ProjectServers | None) -> Reloader:
     def part(config: Config) -> Config:
         served = served_part(serving.options, config, serving.worker.task if serving.worker is not None else None)
         return projects.of(served) if projects is not None else served
 
-    return Reloader(hub, source, part=part) if source is not None else None
+    return Reloader(hub, _source(hub.config), part=part)
 
 
 def _watch(
     tasks: anyio.abc.TaskGroup,
     serving: Serving,
     hub: Hub,
-    reloader: Reloader | None,
+    reloader: Reloader,
     files: SecretFiles | None = None,
 ) -> None:
     """Follow the configuration, and SIGHUP where it does not mean that the terminal closed."""
     tasks.start_soon(keep_log, hub)
-    if reloader is None:
-        return
     # On a terminal SIGHUP means that its window was closed: that ends the program, as usual.
     if not on_terminal():
         tasks.start_soon(_reload_on_signal, reloader, files)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from holdfast.config import Config, load_config
+from holdfast.config import Config
 from holdfast.core import command_line, is_loopback
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.serve.hub_secrets import caller_token, control_token, local_token, read_token, uid_of
@@ -32,8 +32,8 @@ __all__ = ["require_credentials_beyond_loopback", "start_serving"]
 
 def start_serving(options: ServeConfig, config: Config | None, worker: WorkerLink | None) -> int:
     """Serve until a signal, or the end of stdin; returns the exit code. Without a configuration, the demo servers."""
-    if worker is not None and worker.task.demo:
-        config = _demo_config(worker)
+    if config is None and options.worker_count > 1:
+        raise UsageError("--workers needs an mcp.json: one process serves the demo servers", hint="use --config FILE")
     serving = Serving(
         options=options,
         config=config,
@@ -100,12 +100,6 @@ def _secrets(serving: Serving) -> Iterable[str]:
         unquote(password or ""),
     )
     return [secret for secret in given if secret]
-
-
-def _demo_config(worker: WorkerLink) -> Config:
-    from holdfast.demo import DemoControl  # noqa: PLC0415 - of the demo alone
-
-    return load_config(DemoControl(Path(worker.task.demo)).config_file)
 
 
 def _secret_in(file: Path | None, name: str) -> str | None:

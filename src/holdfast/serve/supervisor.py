@@ -144,7 +144,7 @@ class Supervisor:
     async def _run(self, folder: Path, stdio: socket.socket) -> int:
         log_faults_in_lines()
         serving = self._serving
-        async with found_config(serving) as (config, demo), anyio.create_task_group() as tasks:
+        async with found_config(serving) as config, anyio.create_task_group() as tasks:
             note, place = Announcement(serving, config), shared_place(serving)
             task = WorkerTask(
                 host=serving.host,
@@ -154,7 +154,6 @@ class Supervisor:
                 token=serving.control_token,
                 key=secrets.token_urlsafe(48),
                 started=time.time(),
-                demo=demo,
                 joins=place is not None,
             )
             self._pool = pool = WorkerPool(serving, task, stdio, tasks)
@@ -167,8 +166,7 @@ class Supervisor:
             tasks.start_soon(spread, self._listener, lambda: pool.of_clients)
             has_stdio = any(one.transport == "stdio" and not one.problems for one in config.servers.values())
             tasks.start_soon(self._run_stdio_servers, None if has_stdio else stdio)
-            offered = None if demo else self._listener
-            async with handing_over(offered, os.environ, partial(self._succeeded, note)) as handover:
+            async with handing_over(self._listener, os.environ, partial(self._succeeded, note)) as handover:
                 with note.at(handover):
                     tasks.start_soon(self._token_files(note).run)
                     if await pool.begin():

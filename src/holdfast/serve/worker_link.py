@@ -94,8 +94,6 @@ class WorkerTask:
     """Signs what only the workers of this supervisor accept: sign-ins of pages, and sessions if no key can be kept."""
     started: float = 0.0
     """When the supervisor began."""
-    demo: str = ""
-    """The folder of the demo servers, which the supervisor runs; empty for the servers of a configuration."""
     waits: bool = False
     """Whether it connects its servers before it accepts, because others accept meanwhile. One that does not wait is
     ready when all workers are."""
