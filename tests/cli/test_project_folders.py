@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,10 @@ from holdfast.hub.hub import Hub
 from holdfast.hub.reload import Reloader
 from holdfast.hub.slot import SlotKey
 from holdfast.serve import client_context
-from holdfast.serve.client_context import FolderClients, FolderUse, ProjectServers, project_folder_of
+from holdfast.serve.client_context import ClientVariables, FolderClients, FolderUse, ProjectServers, project_folder_of
 from holdfast.testing import FakeClock
 from tests.harness.joined import SERVER
+from tests.harness.waiting import came_true
 from tests.harness.web import serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("DX-9")]
@@ -240,3 +243,26 @@ async def test_a_client_is_asked_for_its_roots_only_where_a_folder_makes_a_diffe
     TrustStore({"XDG_STATE_HOME": str(tmp_path)}).trust(tmp_path / "mcp.json", b"{}")
     read()
     assert seen == [False, True, True], "a trusted file may give its folder servers"
+
+
+async def test_a_pipe_in_the_folder_of_a_client_holds_up_no_client(tmp_path: Path) -> None:
+    """It is in the place of a project's file. Its reader waited for ever, and had a thread that all clients share."""
+    own, pipe = tmp_path / "mcp.json", tmp_path / "project" / ".mcp.json"
+    own.write_text('{"mcpServers": {"a": {"command": "x", "env": {"A": "${env:KEY}"}}}}')
+    pipe.parent.mkdir()
+    os.mkfifo(pipe)
+    unused: Any = None
+    variables = ClientVariables(unused, own, reload=unused, findings={}, found=unused, environ={})
+    found: list[set[str]] = []
+
+    async def ask() -> None:
+        found.append(await variables.wanted(str(pipe.parent)))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask)
+        try:
+            await came_true(lambda: found, within=5)
+        finally:
+            with suppress(OSError):  # a reader that waits gets the end of the file
+                os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+    assert found == [{"PATH", "KEY"}]

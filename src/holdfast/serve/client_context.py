@@ -291,7 +291,7 @@ class ClientVariables:
             return {}
         if (known := self._read.get(file)) is not None and known[0] == stamp:
             return known[1]
-        used = await anyio.to_thread.run_sync(_variables_of, file)
+        used = await anyio.to_thread.run_sync(_variables_of, file, file != self._file)
         if len(self._read) >= MOST_FILES:
             self._read.clear()
         self._read[file] = stamp, used
@@ -339,10 +339,11 @@ def _stamp_of(file: Path) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _variables_of(file: Path) -> dict[str, tuple[str, ...]]:
+def _variables_of(file: Path, is_of_project: bool) -> dict[str, tuple[str, ...]]:
     """By server, the variables that its definition uses."""
     try:
-        return {one.name: one.variables for one in summarize(read_config(file))}
+        # What lies in the folder of a client may be a pipe: only a ``found`` file is opened without a wait.
+        return {one.name: one.variables for one in summarize(read_config(file, found=is_of_project))}
     except ConfigError:
         return {}
 
