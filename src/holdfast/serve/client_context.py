@@ -231,9 +231,6 @@ class FolderClients:
 
 # The variables of clients.
 
-MOST_FILES: Final = 100
-"""Of so many files it is known which variables they use. Each client has up to three of its own."""
-
 
 class ClientVariables:
     """The variables that the configuration names, from the hub's own environment and from its clients."""
@@ -257,18 +254,16 @@ class ClientVariables:
         self._environ = environ
         self._given_by: dict[str, str] = {}
         """The client that brought a variable."""
-        self._read: dict[Path, tuple[tuple[int, int, int], dict[str, tuple[str, ...]]]] = {}
-        """What files use, and the state of the file that it was read from: most clients come between two changes."""
 
     async def wanted(self, folder: str) -> set[str]:
         """The names that a client is asked for: those of the hub's file, and of the project file where it works."""
         files = [self._file, *(Path(folder) / name for name in PROJECT_FILES if folder)]
-        used = [await self._used_by(file) for file in files]
+        used = [await anyio.to_thread.run_sync(_variables_of, file, file != self._file) for file in files]
         return {"PATH", *(name for one in used for names in one.values() for name in names)}
 
     async def offer(self, client: str, variables: Mapping[str, str]) -> None:
         """What a client has of them: it fills gaps, and replaces nothing."""
-        used = await self._used_by(self._file)
+        used = await anyio.to_thread.run_sync(_variables_of, self._file)
         known = {name for names in used.values() for name in names}
         fresh = False
         for name, value in variables.items():
@@ -284,18 +279,6 @@ class ClientVariables:
             self._look_for_commands()
         if fresh:
             await self._reload()
-
-    async def _used_by(self, file: Path) -> dict[str, tuple[str, ...]]:
-        """By server, the variables that a file uses. It is read again when it has changed."""
-        if (stamp := _stamp_of(file)) is None:
-            return {}
-        if (known := self._read.get(file)) is not None and known[0] == stamp:
-            return known[1]
-        used = await anyio.to_thread.run_sync(_variables_of, file, file != self._file)
-        if len(self._read) >= MOST_FILES:
-            self._read.clear()
-        self._read[file] = stamp, used
-        return used
 
     def _extend_path(self, offered: str) -> bool:
         """Add the folders that are missing, at the end: what a name means now, it means afterwards too."""
@@ -330,17 +313,8 @@ class ClientVariables:
         return f"<ClientVariables of {self._file}, from clients: {sorted(self._given_by)}>"
 
 
-def _stamp_of(file: Path) -> tuple[int, int, int] | None:
-    """What changes with the content of a file; None if there is no file."""
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def _variables_of(file: Path, is_of_project: bool) -> dict[str, tuple[str, ...]]:
-    """By server, the variables that its definition uses."""
+def _variables_of(file: Path, is_of_project: bool = False) -> dict[str, tuple[str, ...]]:
+    """By server, the variables that its definition uses; none if the file cannot be used."""
     try:
         # What lies in the folder of a client may be a pipe: only a ``found`` file is opened without a wait.
         return {one.name: one.variables for one in summarize(read_config(file, found=is_of_project))}
