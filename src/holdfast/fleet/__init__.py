@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         PeerRefused as PeerRefused,
         Peers as Peers,
         PeerUnreachable as PeerUnreachable,
+        bind_unix as bind_unix,
         said_in as said_in,
         written as written,
     )

@@ -318,32 +318,20 @@ class ReplicaState:
         """Set after each exchange that succeeds; then there is another one."""
         self.read_at = float("-inf")
         """When the last exchange began after which this replica had all that the store has."""
-        self._open: tuple[ReplicaHost, Clock] | None = None
+        self.is_open = False
+        """Whether this replica has its hub."""
+        self.host: ReplicaHost
+        """The hub; from ``open`` on."""
+        self.waiting: Clock
+        """The clock of the hub; from ``open`` on."""
 
     def open(self, host: ReplicaHost, clock: Clock) -> None:
         """Begin for this hub."""
-        self._open = host, clock
-
-    @property
-    def host(self) -> ReplicaHost:
-        """The hub."""
-        assert self._open is not None  # noqa: S101 - see open()
-        return self._open[0]
-
-    @property
-    def waiting(self) -> Clock:
-        """The clock of the hub."""
-        assert self._open is not None  # noqa: S101 - see open()
-        return self._open[1]
+        self.host, self.waiting, self.is_open = host, clock, True
 
     def now(self) -> float:
         """The time on the clock of the hub, which only grows."""
         return self.waiting.now()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether this replica has its hub."""
-        return self._open is not None
 
     @property
     def is_settled(self) -> bool:
@@ -382,7 +370,7 @@ class ReplicaState:
         return self.is_settled and not self.member.expiring.crowded
 
     def _is_trying(self, server: str) -> bool:
-        return self._open is not None and self._open[0].is_trying(server)
+        return self.is_open and self.host.is_trying(server)
 
     def __repr__(self) -> str:
         return f"<ReplicaState {self.member!r}{f': {self.problem}' if self.problem else ''}>"

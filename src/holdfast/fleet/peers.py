@@ -28,7 +28,6 @@ import json
 import logging
 import os
 import socket
-import stat
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -57,6 +56,7 @@ __all__ = [
     "PeerUnreachable",
     "Peers",
     "bind_peer",
+    "bind_unix",
     "said_in",
     "written",
 ]
@@ -130,16 +130,6 @@ class PeerDirectory(Protocol):
         """Learn of replicas that joined a moment ago."""
 
 
-class _NoReplicas:
-    """A directory without entries."""
-
-    def addresses(self) -> Mapping[str, str]:
-        return {}
-
-    async def look_again(self) -> None:
-        return
-
-
 class Peers:
     """The other replicas, for the parts of a hub that ask them something, and the socket on which they reach this one.
 
@@ -155,8 +145,8 @@ class Peers:
         if advertise is not None:
             self.listener, bound = bind_peer(advertise)
             self.address = str(bound)
-        self.directory: PeerDirectory = _NoReplicas()
-        """Who is present, by signed presence."""
+        self.directory: PeerDirectory
+        """Who is present, by signed presence; from ``join`` on."""
         self._pools: dict[str, tuple[str, Pool]] = {}
         self._leaves: dict[str, float] = {}
         """The replicas that said that they leave, and until when that counts."""
@@ -168,7 +158,7 @@ class Peers:
         return self.identity.name
 
     def join(self, directory: PeerDirectory) -> None:
-        """Know the others by their signed presence; before that there are none."""
+        """Know the others by their signed presence, before any of them is asked."""
         self.directory = directory
 
     @property
@@ -388,7 +378,7 @@ def bind_peer(address: PeerAddress) -> tuple[socket.socket, PeerAddress]:
     """
     try:
         if address.path:
-            return _bind_path(address.path), address
+            return bind_unix(Path(address.path)), address
         listener = _bind_host(address)
     except OSError as exc:
         raise HoldfastError(
@@ -412,16 +402,23 @@ def _bind_host(address: PeerAddress) -> socket.socket:
         return socket.create_server(("::" if number.version == 6 else "", address.port), family=family)
 
 
-def _bind_path(path: str) -> socket.socket:
-    with suppress(FileNotFoundError):
-        if stat.S_ISSOCK(Path(path).lstat().st_mode):
-            Path(path).unlink()  # of a replica that was killed
+def bind_unix(path: Path) -> socket.socket:
+    """A Unix socket of this user alone, which listens; ``OSError`` if a program serves there already."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listener.bind(path)
-        Path(path).chmod(0o600)
-        listener.listen(128)
+        if path.is_socket() and not _is_served(path):
+            path.unlink()  # left behind by a hub that was killed
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(1024)
     except BaseException:
         listener.close()
         raise
     return listener
+
+
+def _is_served(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
+        probe.connect(str(path))
+        return True
+    return False

@@ -21,12 +21,13 @@ import re
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import holdfast.fleet  # slow to import, and needed for a Unix socket alone
 from holdfast.config import UNIX, Config, ServerSpec
 from holdfast.core import is_loopback
 from holdfast.errors import HoldfastError, Problem, UnknownServer, UsageError
@@ -148,33 +149,16 @@ def bind_for_hubs(address: str | None) -> Iterator[socket.socket | None]:
             yield listener
         return
     path = Path(address.removeprefix(UNIX))
-    with _bind_unix(path) as listener:
+    try:
+        listener = holdfast.fleet.bind_unix(path)
+    except OSError as exc:
+        hint = "another hub may run there; the path must be short, and its folder must exist"
+        raise HoldfastError(f"cannot listen on {path}: {exc.strerror or exc}", hint=hint) from exc
+    with listener:
         try:
             yield listener
         finally:
             path.unlink(missing_ok=True)
-
-
-def _bind_unix(path: Path) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX)
-    try:
-        if path.is_socket() and not _is_served(path):
-            path.unlink()  # left behind by a hub that was killed
-        listener.bind(str(path))
-        path.chmod(0o600)
-        listener.listen(1024)
-    except OSError as exc:
-        listener.close()
-        hint = "another hub may run there; the path must be short, and its folder must exist"
-        raise HoldfastError(f"cannot listen on {path}: {exc.strerror or exc}", hint=hint) from exc
-    return listener
-
-
-def _is_served(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
-        probe.connect(str(path))
-        return True
-    return False
 
 
 def require_shared_key(options: ServeConfig, *, shared: bool) -> None:

@@ -44,7 +44,7 @@ from holdfast.control import (
 from holdfast.core import invocation, is_loopback
 from holdfast.endpoint import IDENTITY, TOOLS_MODES, Broker, LoginLinks
 from holdfast.errors import UsageError
-from holdfast.fleet import Fleet
+from holdfast.fleet import Fleet, bind_unix
 from holdfast.front import (
     Front,
     JoinedClient,
@@ -193,7 +193,8 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
             web,
             tls=tls,
             on_listen=lambda: _announce(serving, config, admin),
-            private=_private_socket(worker),
+            # In a worker: where the other workers reach it. The folder is private to the user.
+            private=bind_unix(Path(worker.task.socket)) if worker is not None else None,
             for_hubs=_for_hubs(serving, front, identity),
         )
         note, place = Announcement(serving, config), shared_place(serving)
@@ -281,16 +282,6 @@ async def _end_background(server: HubWebServer, front: Front, joined: JoinServer
     log.info("no client has used this hub for %g minutes: it ends", IDLE_SECONDS / 60)
     # By the way that every end takes: drain, then close.
     signal.raise_signal(signal.SIGTERM)
-
-
-def _private_socket(worker: WorkerLink | None) -> socket.socket | None:
-    """In a worker: the socket at which the other workers reach it. The folder is private to the user."""
-    if worker is None:
-        return None
-    private = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    private.bind(worker.task.socket)
-    private.listen()
-    return private
 
 
 def _for_hubs(serving: Serving, front: Front, identity: FleetIdentity) -> tuple[HubListener, Any] | None:
