@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from holdfast.config.read import config_from_mapping
-from holdfast.core import FleetExchange, FleetReply, SharedStore
+from holdfast.core import FleetExchange, FleetReply, SharedStore, replica_tag
 from holdfast.endpoint import EndpointAddress
 from holdfast.fleet import (
     EventStore,
@@ -354,6 +354,39 @@ def test_the_broker_forgets_logs_after_a_while_and_beyond_its_bound() -> None:
     assert store.blobs("19") == []
     store.put([LogWrite("new", b"x", 1)])
     assert store.held == 1
+
+
+def test_the_broker_counts_each_blob_of_a_log_that_it_forgets() -> None:
+    now = 0.0
+    store = MemoryEvents(most=1_000, clock=lambda: now)
+    for log in ("long", "short"):
+        store.put([LogWrite(log, b"x" * size, 2) for size in (100, 200, 300)])
+    assert store.held == 1_000, "of three blobs the latest two stay"
+    store.put([LogWrite("new", b"x", 1)])
+    assert (store.held, store.blobs("long"), len(store.blobs("short"))) == (501, [], 2)
+    now = 300.0
+    assert store.blobs("short") == [], "a log ends with the last moment of its time"
+    store.put([])
+    assert store.held == 0
+
+
+async def test_the_events_after_one_come_in_order_and_each_comes_once() -> None:
+    """A log may have an event twice, and in any order: it is written in batches, and read again and again."""
+    store: Any = Shared()
+    events = shared(store)
+    log, session = replica_log(), b"s" * 16
+    for number, suffix in ((3, "1"), (1, "1"), (2, "1"), (2, "1"), (4, "other"), (5, "1")):
+        events.add(session, log, SharedEvent(number, suffix, number == 3, b"%d" % number))
+        await store.append(events._batch())
+    found = [one async for one in events.follow(session, log, "1", after=1, wanted=lambda: True)]
+    assert [one.number for one in found] == [2, 3], "up to the last one of its stream"
+    rest = [one async for one in events.follow(session, log, "1", after=3, wanted=lambda: True)]
+    assert [one.number for one in rest] == [5]
+
+
+def replica_log() -> str:
+    """The mark of a log whose replica is gone: it is not followed."""
+    return f"{replica_tag('gone')}mark"
 
 
 @pytest.mark.requirement("FLEET-1")

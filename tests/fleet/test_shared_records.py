@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,13 +10,17 @@ import anyio
 import pytest
 
 from holdfast.core import Item, Listing, events as on
+from holdfast.fleet import shared_records
 from holdfast.fleet.shared_records import (
     ConfigComparison,
     SharedDecisions,
     SharedEvidence,
     SharedListings,
     SharedQuestions,
+    packed,
+    unpacked,
 )
+from holdfast.hub import listing_pieces
 from holdfast.keys import KeyRing
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-2")]
@@ -225,3 +230,19 @@ async def test_of_a_large_listing_the_others_learn_that_it_changed_alone(state: 
     for content in (None, "no base64!", "AAAA", 7):
         SharedListings(cast("Any", other)).learn("a", "defined", {**value, "content": content})
     assert other.host.heard == []
+
+
+@pytest.mark.parametrize("bound", ["LARGEST_UNPACKED", "LARGEST_LISTING"])
+def test_a_listing_is_shared_up_to_each_bound_and_its_hash_beyond_it(
+    bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = listing("a", "b")
+    digest, content = packed(whole)
+    assert content is not None
+    text = "".join(listing_pieces(whole, sort_keys=True)).encode()
+    size = len(text) if bound == "LARGEST_UNPACKED" else len(base64.b64decode(content))
+    monkeypatch.setattr(shared_records, bound, size)
+    assert packed(whole) == (digest, content)
+    assert unpacked("a", content) is not None
+    monkeypatch.setattr(shared_records, bound, size - 1)
+    assert packed(whole) == (digest, None)
