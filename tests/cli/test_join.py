@@ -19,7 +19,7 @@ from holdfast.config import load_config
 from holdfast.serve.client_context import IDLE_SECONDS, end_when_idle
 from holdfast.serve.inner_hub import served_part
 from holdfast.serve.join_address import JoinAddress, try_lock
-from holdfast.serve.joiner import HubFinder, HubStart, JoinOptions
+from holdfast.serve.joiner import HubFinder, JoinOptions
 from holdfast.serve.listening import SharedPlace
 from holdfast.serve.options import ServeConfig
 from holdfast.testing import FakeClock
@@ -196,10 +196,10 @@ async def test_no_third_hub_starts_between_the_end_of_one_and_the_lock_of_its_su
     monkeypatch.setattr(hubs, "start", start)
     successor = try_lock(hubs.address.next_lock)
     assert successor is not None
-    HubStart(hubs).try_once()
+    hubs.start_once(None)
     assert started == []
     os.close(successor)
-    HubStart(hubs).try_once()
+    hubs.start_once(None)
     assert len(started) == 1
 
 

@@ -305,7 +305,7 @@ print(len(data), len(descriptors))
 @pytest.mark.requirement("FLEET-7")
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
 async def test_a_process_of_another_user_gets_no_socket(caplog: pytest.LogCaptureFixture) -> None:
-    async def never(_: int) -> None:
+    async def never() -> None:
         raise AssertionError("no successor is there")
 
     with tempfile.TemporaryDirectory() as folder, bind("127.0.0.1", 0) as listener:

@@ -244,7 +244,7 @@ async def test_redis_shows_no_token_and_no_name_and_a_copied_value_opens_for_no_
             name = next(record.key for record in state.member.book.values() if record.key.startswith("login/"))
             for other in logins_of(served)._seal.records("bob", grant().key):
                 state.write(other, state.kept(name))
-                logins_of(served).learn(other.partition("/")[2])
+                logins_of(served).learn(other.partition("/")[2], {})
             assert logins_of(served).of("bob").grants() == ()
             assert logins_of(served).of("ada@lovelace").grants() == (grant(),)
 

@@ -28,6 +28,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import anyio
@@ -61,7 +62,7 @@ from holdfast.fleet.shared_records import (
     SharedQuestions,
 )
 from holdfast.fleet.stores import EventStore, FleetStore, StoreUnavailable
-from holdfast.fleet.user_logins import FleetUserTokens
+from holdfast.fleet.user_logins import LOGIN, FleetUserTokens
 from holdfast.hub import Clock, ReplicaHost
 from holdfast.keys import KeyRing
 
@@ -111,6 +112,7 @@ class Fleet:
         self.questions = SharedQuestions(self.state, keys)
         self.listings = SharedListings(self.state)
         self.configs = ConfigComparison(self.state, self.presence, keys)
+        self._listeners: dict[str, Callable[[str, Mapping[str, Any]], None]] = {}
         self.events: SharedEvents | None = None
         """The events of sessions; None if they are not shared."""
         if events is not None:
@@ -120,9 +122,11 @@ class Fleet:
         self._leases = leases
         if leases is not None and user_keys is not None:
             self.users = FleetUserTokens(self.state, keys=user_keys, leases=leases, place=store.name)
+            self.listen(LOGIN, self.users.learn)
         self.exchanges = 0
         self.failures = 0
-        self._listeners: dict[str, Callable[[str, Mapping[str, Any]], None]] = {}
+        for kind in ("question", "verdict"):
+            self.listen(kind, partial(self.questions.learn, kind))
         self._next_purge = 0.0
         self._preparing = False
         self._was_settled = self._has_answered = False
@@ -267,13 +271,6 @@ class Fleet:
         value = record_value(record)
         if (listener := self._listeners.get(kind)) is not None:
             listener(rest, value)
-            return
-        if kind == "login":
-            if self.users is not None:
-                self.users.learn(rest)
-            return
-        if kind in ("question", "verdict"):
-            self.questions.learn(kind, rest, value)
             return
         server, tool = keyed_tool(record.key)
         definition = self.state.host.definition_of(server)

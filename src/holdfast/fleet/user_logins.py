@@ -39,7 +39,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -56,13 +56,13 @@ from holdfast.keys import KeyRing
 if TYPE_CHECKING:
     from holdfast.fleet.fleet import ReplicaState
 
-__all__ = ["CommandUserTokens", "FleetUserTokens"]
+__all__ = ["LOGIN", "CommandUserTokens", "FleetUserTokens"]
 
 log = logging.getLogger("holdfast.fleet")
 
 Answer = TypeVar("Answer")
 
-KIND: Final = "login"
+LOGIN: Final = "login"
 PURPOSE: Final = "user tokens of a fleet"
 NAME_PURPOSE: Final = "names of user tokens"
 DIGEST_BYTES: Final = 16
@@ -89,7 +89,7 @@ class LoginSeal:
     def records(self, principal: str, key: GrantKey) -> tuple[str, ...]:
         """The names of the records of a login, that of the key in force first."""
         grants = self._digests([principal, *key])
-        return tuple(f"{KIND}/{user}/{grant}" for user, grant in zip(self.users(principal), grants, strict=True))
+        return tuple(f"{LOGIN}/{user}/{grant}" for user, grant in zip(self.users(principal), grants, strict=True))
 
     def sealed(self, principal: str, grant: Grant) -> tuple[str, dict[str, object]]:
         """The name and the value of a login's record."""
@@ -230,8 +230,7 @@ class FleetUserTokens(UserTokenStore):
         self._renewals = Renewals(state, leases, place=place)
         self._names: dict[str, dict[str, None]] = {}
         """By the digest of a user, the names of her records."""
-        self._versions: dict[str, int] = {}
-        """By the digest of a user, how often her logins changed."""
+        self._changes = 0
         self._turn = threading.Lock()
         self._thread: int | None = None
         """The thread of the event loop: records are written there alone."""
@@ -248,14 +247,18 @@ class FleetUserTokens(UserTokenStore):
     def stamp(self, principal: str | None = None) -> object:
         """Changes when a record of this user does, or of any."""
         if principal is None:
-            return sum(self._versions.values())
-        return tuple(self._versions.get(user, 0) for user in self._seal.users(principal))
+            return self._changes
+        return tuple(record.stamp for record in self._records_of(self._seal.users(principal)))
 
     def rows(self, principal: str | None = None) -> list[UserRow]:
         """The rows of a user, or of all."""
-        users = list(self._names) if principal is None else self._seal.users(principal)
+        return self._seal.rows(
+            self._records_of(list(self._names) if principal is None else self._seal.users(principal))
+        )
+
+    def _records_of(self, users: Iterable[str]) -> list[FleetRecord]:
         names = [name for user in users for name in list(self._names.get(user, ()))]
-        return self._seal.rows([one for name in names if (one := self._state.member.book.get(name)) is not None])
+        return [one for name in names if (one := self._state.member.book.get(name)) is not None]
 
     @contextmanager
     def changing(self, principal: str) -> Iterator[dict[GrantKey, Grant]]:
@@ -275,12 +278,12 @@ class FleetUserTokens(UserTokenStore):
         """Hold the lease of one grant, with a copy that has what all others wrote before."""
         return self._renewals.held(self._seal.records(principal, key))
 
-    def learn(self, rest: str) -> None:
-        """Another replica wrote a record, or this one did."""
+    def learn(self, rest: str, value: Mapping[str, object]) -> None:
+        """Another replica wrote a record, or this one did; ``value`` is read when it is used."""
         user, slash, _ = rest.partition("/")
         if slash:
-            self._names.setdefault(user, {})[f"{KIND}/{rest}"] = None
-            self._versions[user] = self._versions.get(user, 0) + 1
+            self._names.setdefault(user, {})[f"{LOGIN}/{rest}"] = None
+            self._changes += 1
 
     async def run(self) -> None:
         """Give leases back that could not be given back at once, and seal again what an older key sealed."""
@@ -301,13 +304,13 @@ class FleetUserTokens(UserTokenStore):
     def _write(self, principal: str, before: Mapping[GrantKey, Grant], after: Mapping[GrantKey, Grant]) -> None:
         for name, value in self._seal.written(self._state.member.book.get, principal, before, after):
             self._state.write(name, value)
-            self.learn(name.partition("/")[2])
+            self.learn(name.partition("/")[2], value)
 
     async def _seal_again(self) -> None:
         """Seal with the key in force what an older one sealed, so that the older one can go; count what none opens."""
         unreadable = 0
-        for user, names in list(self._names.items()):
-            for record in [one for name in names if (one := self._state.member.book.get(name)) is not None]:
+        for user in list(self._names):
+            for record in self._records_of([user]):
                 row = self._seal.opened(record)
                 if row is None:
                     continue
@@ -391,9 +394,9 @@ class CommandUserTokens(UserTokenStore):
 
     def _rows(self, member: FleetMember, principal: str | None) -> list[UserRow]:
         users = None if principal is None else self._seal.users(principal)
-        named = ((one, one.key.split("/")) for one in member.book)
+        named = ((one, one.key.split("/")) for one in member.book.values())
         return self._seal.rows(
-            [one for one, (kind, *of) in named if kind == KIND and (users is None or of[0] in users)]
+            [one for one, (kind, *of) in named if kind == LOGIN and (users is None or of[0] in users)]
         )
 
     async def _read(self) -> FleetMember:

@@ -436,6 +436,28 @@ class HubFinder:
             raise JoinFailed(f"no hub could be started: {place}{exc.strerror or exc}") from exc
         return begins
 
+    def start_once(self, begun: int | None) -> int | None:
+        """Start a hub if none runs and none starts; returns where its log begins, for the next try of one search.
+
+        A search starts one hub at most: a second one would fail as the first did. Raises ``JoinFailed`` if it ended.
+        """
+        address = self.address
+        try:
+            lock = try_lock(address.lock)
+        except OSError as exc:
+            raise JoinFailed(f"cannot lock {address.lock}: {exc.strerror}") from exc
+        # Another process starts a hub, or a hub runs and does not listen yet: it will answer the next hello.
+        if lock is None:
+            return begun
+        try:
+            if is_locked(address.next_lock):
+                return begun  # one that takes over is there already, and gets this lock in a moment
+            if begun is not None:
+                raise JoinFailed(_reason_in(address.log, begun))
+            return self.start(lock)
+        finally:
+            os.close(lock)
+
     def _hello(self) -> dict[str, Any]:
         try:
             folder = os.getcwd()  # noqa: PTH109 - a text
@@ -461,34 +483,6 @@ class HubFinder:
 
     def __repr__(self) -> str:
         return f"<HubFinder {self.address.key}{' replaces an older hub' if self._replacing else ''}>"
-
-
-class HubStart:
-    """One search for a hub: it starts one at most. A second try would fail as the first one did."""
-
-    def __init__(self, hubs: HubFinder) -> None:
-        self._hubs = hubs
-        self._log_begins = -1
-        """Where the log of the hub that was started begins; -1 if none was."""
-
-    def try_once(self) -> None:
-        """Start a hub if none runs and none starts. Raises ``JoinFailed`` if the one that it started has ended."""
-        address = self._hubs.address
-        try:
-            lock = try_lock(address.lock)
-        except OSError as exc:
-            raise JoinFailed(f"cannot lock {address.lock}: {exc.strerror}") from exc
-        # Another process starts a hub, or a hub runs and does not listen yet: it will answer the next hello.
-        if lock is None:
-            return
-        try:
-            if is_locked(address.next_lock):
-                return  # one that takes over is there already, and gets this lock in a moment
-            if self._log_begins >= 0:
-                raise JoinFailed(_reason_in(address.log, self._log_begins))
-            self._log_begins = self._hubs.start(lock)
-        finally:
-            os.close(lock)
 
 
 class Joiner:
@@ -552,10 +546,10 @@ class Joiner:
     def _find(self) -> None:
         """Join the hub; start one if there is none. Raises ``JoinFailed``."""
         deadline = time.monotonic() + START_SECONDS
-        starts = HubStart(self._hubs)
+        begun: int | None = None
         pause = 0.02
         while not self._joined():
-            starts.try_once()
+            begun = self._hubs.start_once(begun)
             if time.monotonic() > deadline:
                 log = self._hubs.address.log
                 raise JoinFailed(f"the hub did not answer within {START_SECONDS:g} s; its log is {log}")

@@ -51,8 +51,7 @@ __all__ = [
     "bind",
     "inherited_socket",
     "keep_state_private",
-    "notify_ready",
-    "notify_successor",
+    "notify",
     "private_place",
     "shared_place",
     "tell_addresses",
@@ -164,17 +163,8 @@ def inherited_socket(environ: MutableMapping[str, str]) -> socket.socket | None:
     return listener
 
 
-def notify_ready(environ: Mapping[str, str]) -> None:
-    """Tell systemd that the hub listens (``Type=notify``). Does nothing without systemd."""
-    _notify(environ, "READY=1")
-
-
-def notify_successor(environ: Mapping[str, str], pid: int) -> None:
-    """Tell systemd which process is the hub from now on. It believes that only of a process of the same unit."""
-    _notify(environ, f"MAINPID={pid}")
-
-
-def _notify(environ: Mapping[str, str], message: str) -> None:
+def notify(environ: Mapping[str, str], message: str) -> None:
+    """Tell systemd how this hub is (``Type=notify``). Does nothing without systemd."""
     address = environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
@@ -318,7 +308,7 @@ def tell_addresses(serving: Serving, config: Config, *, sign_in_code: Callable[[
     sys.stdout.flush()
     if serving.predecessor is not None:
         serving.predecessor.ready()
-    notify_ready(os.environ)
+    notify(os.environ, "READY=1")
     workers = serving.options.worker_count
     by = f" with {counted(workers, 'worker')}" if workers > 1 else ""
     log.info("serving %s of %s%s", counted(len(config.servers), "server"), config.source, by)

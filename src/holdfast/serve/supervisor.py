@@ -72,7 +72,6 @@ from holdfast.serve.isolation import hidden_environment
 from holdfast.serve.listening import (
     Announcement,
     keep_state_private,
-    notify_successor,
     private_place,
     shared_place,
     tell_addresses,
@@ -225,10 +224,7 @@ class Supervisor:
             self._roll_wanted = anyio.Event()
             await self._pool.roll()
 
-    async def _succeeded(self, note: Announcement, pid: int) -> None:
-        log.info("a successor took over: connections that are open are served until they close")
-        if pid:
-            notify_successor(os.environ, pid)
+    async def _succeeded(self, note: Announcement) -> None:
         note.withdraw()
         self._pool.leave(SUCCEED)
 

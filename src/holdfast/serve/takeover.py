@@ -45,7 +45,7 @@ from holdfast.control import RunningHub, running_hubs
 from holdfast.errors import HoldfastError
 from holdfast.serve.isolation import hidden_environment
 from holdfast.serve.join_address import SocketPeer, peer_of
-from holdfast.serve.listening import private_place
+from holdfast.serve.listening import notify, private_place
 from holdfast.serve.program import own_command
 
 __all__ = ["Predecessor", "find_predecessor", "handing_over"]
@@ -68,12 +68,12 @@ _READY = b'{"ready": true}\n'
 
 @asynccontextmanager
 async def handing_over(
-    listener: socket.socket | None, environ: Mapping[str, str], on_successor: Callable[[int], Awaitable[None]]
+    listener: socket.socket | None, environ: Mapping[str, str], on_successor: Callable[[], Awaitable[None]]
 ) -> AsyncIterator[str]:
     """Offer the socket to a successor while the block runs, and start one at each SIGUSR2.
 
     Yields the path of the Unix socket at which a successor asks; empty without one. ``on_successor`` is called once,
-    with the process id of a successor that accepts connections. A hub without ``listener`` offers nothing.
+    when a successor accepts connections. A hub without ``listener`` offers nothing.
     """
     if listener is None:
         yield ""
@@ -87,7 +87,7 @@ async def handing_over(
             yield ""
             return
         async with offered, anyio.create_task_group() as tasks:
-            tasks.start_soon(_offer, offered, listener, on_successor)
+            tasks.start_soon(_offer, offered, listener, environ, on_successor)
             tasks.start_soon(_start_successors, environ)
             yield str(path)
             tasks.cancel_scope.cancel()
@@ -96,7 +96,8 @@ async def handing_over(
 async def _offer(
     offered: anyio.abc.Listener[anyio.abc.SocketStream],
     listener: socket.socket,
-    on_successor: Callable[[int], Awaitable[None]],
+    environ: Mapping[str, str],
+    on_successor: Callable[[], Awaitable[None]],
 ) -> None:
     taken = anyio.Event()
     busy = anyio.Lock()
@@ -112,7 +113,10 @@ async def _offer(
                 if peer is None or not await _hand_over(stream, listener, peer):
                     return
                 taken.set()
-        await on_successor(peer.pid)
+        log.info("a successor took over: connections that are open are served until they close")
+        if peer.pid:
+            notify(environ, f"MAINPID={peer.pid}")  # systemd believes that only of a process of the same unit
+        await on_successor()
 
     await offered.serve(serve)
 

@@ -18,7 +18,6 @@ closed with accepted connections in its queue, or a call is cut before its time 
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -30,7 +29,6 @@ from starlette.applications import Starlette
 from holdfast.access import ConnectionLimits, PeerUids
 from holdfast.front import Acceptor, HttpConnections, ServerTls
 from holdfast.serve.inner_hub import HubListener
-from holdfast.serve.listening import notify_successor
 from holdfast.serve.program import END_SIGNALS, leave_terminal, on_terminal
 
 if TYPE_CHECKING:
@@ -235,11 +233,8 @@ class Leaving:
                 await self._server.disconnected()
         return finished
 
-    async def succeeded(self, pid: int = 0) -> None:
+    async def succeeded(self) -> None:
         """Leave because a successor accepts connections: what is still connected here is served until it closes."""
-        log.info("a successor took over: connections that are open are served until they close")
-        if pid:
-            notify_successor(os.environ, pid)
         self._note.withdraw()  # first: a command must find the successor, and not a hub that ends
         self._front.retire()
         self._stop_accepting()
