@@ -171,8 +171,24 @@ async def test_connections_of_a_private_socket_are_taken_at_once_where_a_hub_ask
         client.connect(str(tmp_path / "s"))
     limits = ConnectionLimits(lambda: 200)
     acceptor = Acceptor(listener, Greeter, limits=limits)
-    acceptor.take_waiting()
+    acceptor.stop_when_empty()
     assert acceptor.opening == 20
     await came_true(lambda: not acceptor.opening)
     assert {client.recv(10) for client in clients} == {b"hello"}
+    await _ended(acceptor, limits, *clients)
+
+
+@pytest.mark.requirement("FLEET-7", "FLEET-8")
+async def test_a_worker_that_is_replaced_takes_what_waits_also_if_no_descriptor_is_left_for_a_moment() -> None:
+    """No other process has these connections: one that is closed here is lost to its client."""
+    listener, limits = Failing(), ConnectionLimits(lambda: 16)
+    acceptor = Acceptor(listener, Greeter, limits=limits)
+    listener.errors = [errno.EMFILE]
+    clients = [listener.client() for _ in range(3)]
+    acceptor.stop_when_empty()
+    assert acceptor.is_stopping
+    await came_true(lambda: listener.tries > 1)
+    await came_true(lambda: not acceptor.is_stopping and not acceptor.opening)
+    assert [await anyio.to_thread.run_sync(client.recv, 10) for client in clients] == [b"hello"] * 3
+    assert listener.fileno() == -1, "it is closed when no connection waits"
     await _ended(acceptor, limits, *clients)

@@ -68,7 +68,7 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._handshakes = Handshakes(self._loop, tls) if tls is not None else None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._closed = False
+        self._stops = self._closed = False
         listener.setblocking(False)
         self._loop.add_reader(listener.fileno(), self._ready)
 
@@ -97,10 +97,19 @@ class Acceptor:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=HANDSHAKE_SECONDS)
 
-    def take_waiting(self) -> None:
-        """Take every connection that waits now: for those that come to this process alone."""
+    def stop_when_empty(self) -> None:
+        """Take every connection that waits, then stop: for a socket whose connections come to this process alone.
+
+        Where no descriptor is left, that takes until one is free: no other process has what waits here.
+        """
+        self._stops = True
         while not self._closed and self._take_next():
             pass
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it stops when no connection waits, and some do."""
+        return self._stops and not self._closed
 
     def _ready(self) -> None:
         for _ in range(AT_ONCE):
@@ -112,6 +121,8 @@ class Acceptor:
         try:
             connection, name = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            if self._stops:
+                self.stop()
             return False
         except OSError as exc:
             self._cannot_accept(exc)

@@ -140,12 +140,13 @@ class HubWebServer:
         """Close the listening socket; connections that are open, or were accepted, stay."""
         for acceptor in self._acceptors:
             if acceptor in self._handed:
-                acceptor.take_waiting()
-            acceptor.stop()
+                acceptor.stop_when_empty()
+            else:
+                acceptor.stop()
 
     async def disconnected(self) -> None:
         """Wait until no client is connected."""
-        while any(one.opening for one in self._acceptors):  # noqa: ASYNC110 - it takes a moment
+        while any(one.opening or one.is_stopping for one in self._acceptors):  # noqa: ASYNC110 - it takes a moment
             await anyio.sleep(CONNECTED_SECONDS)
         for server in self._servers:
             await server.disconnected()
