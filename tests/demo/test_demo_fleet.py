@@ -136,6 +136,12 @@ async def test_what_arrived_at_a_server_is_not_kept_as_long_as_the_demo_runs(mon
         await came_true(lambda: not any(one.asked for one in made))
 
 
+async def test_an_error_while_the_demo_runs_is_that_error() -> None:
+    with pytest.raises(UsageError):
+        async with demo_fleet():
+            raise UsageError("it cannot be served so")
+
+
 async def test_nonsense_is_refused_with_what_would_do() -> None:
     async with demo_fleet() as control:
         with pytest.raises(UnknownServer) as unknown:

@@ -14,6 +14,7 @@ hub tries again at once.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tempfile
 import time
@@ -190,9 +191,10 @@ async def demo_fleet() -> AsyncIterator[DemoControl]:
         control.create()
         following = _Following(control, servers)
         await following.look()
-        tasks = await stack.enter_async_context(anyio.create_task_group())
-        stack.callback(tasks.cancel_scope.cancel)
-        tasks.start_soon(following.run)
+        # No task group: it would put an error of the block, such as wrong usage, into a group of errors.
+        task = asyncio.create_task(following.run(), name="the demo's conditions")
+        stack.push_async_callback(asyncio.wait, [task])
+        stack.callback(task.cancel)
         yield control
 
 
