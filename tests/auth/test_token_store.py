@@ -12,41 +12,14 @@ from pathlib import Path
 
 import keyring
 import pytest
-from keyring.backend import KeyringBackend
 from keyring.backends import fail
-from keyring.errors import KeyringLocked
 
 from holdfast.auth.grant import GrantKey, OAuthClient
 from holdfast.auth.token_store import PAUSE, KeyringStorage, StoreUnusable, TokenStore, find_secret_storage
 from tests.auth.grants import grant
+from tests.auth.ring import Ring
 
 pytestmark = pytest.mark.requirement("AUTH-2")
-
-
-class Ring(KeyringBackend):
-    """A keyring that lives as long as the test; it is never chosen by default."""
-
-    priority = -1
-
-    def __init__(self) -> None:
-        self.held: dict[tuple[str, str], str] = {}
-        self.locked = False
-
-    def _check(self) -> None:
-        if self.locked:
-            raise KeyringLocked
-
-    def get_password(self, service: str, username: str) -> str | None:
-        self._check()
-        return self.held.get((service, username))
-
-    def set_password(self, service: str, username: str, password: str) -> None:
-        self._check()
-        self.held[service, username] = password
-
-    def delete_password(self, service: str, username: str) -> None:
-        self._check()
-        del self.held[service, username]
 
 
 @pytest.fixture
@@ -150,6 +123,7 @@ import sys
 from pathlib import Path
 from holdfast.auth.token_store import TokenStore
 from tests.auth.grants import grant
+from tests.auth.ring import Ring
 store = TokenStore(Path(sys.argv[1]), vault=lambda: None)
 for number in range(int(sys.argv[2]), int(sys.argv[2]) + 20):
     store.put(grant(number))

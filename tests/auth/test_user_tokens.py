@@ -10,6 +10,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from keyring.backends import fail
 
 from holdfast.auth.credentials import Renewer
 from holdfast.auth.token_store import StoreUnusable
@@ -18,6 +19,7 @@ from holdfast.errors import HoldfastError, ServerFailure, UsageError
 from holdfast.keys import KeyRing
 from tests.auth.grants import grant
 from tests.auth.logins import logged_in
+from tests.auth.ring import Ring
 from tests.peers.guarded import PLANTED, Guarded
 
 pytestmark = pytest.mark.requirement("AUTH-8")
@@ -119,6 +121,34 @@ def test_the_key_comes_from_the_variable_the_file_or_the_folder(tmp_path: Path) 
     own = find_user_keys(tmp_path, {})
     assert find_user_keys(tmp_path, {}) == own
     assert (tmp_path / "user-tokens.key").stat().st_mode & 0o077 == 0
+
+
+def test_the_key_is_made_once_in_the_keyring_and_found_there_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = Ring()
+    monkeypatch.setattr("keyring.get_keyring", lambda: ring)
+    keys = find_user_keys(tmp_path, {KEY_FILE_VARIABLE: "keyring"})
+    UserTokens(tmp_path, keys=keys).of("ada").put(grant())
+    again = find_user_keys(tmp_path, {KEY_FILE_VARIABLE: "keyring"})
+    assert UserTokens(tmp_path, keys=again).of("ada").grants() == (grant(),)
+    assert len(ring.held) == 1
+    assert [file.name for file in tmp_path.iterdir() if file.suffix == ".key"] == []
+
+
+def test_a_keyring_that_gives_no_key_says_so_and_no_other_key_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = Ring()
+    ring.locked = True
+    monkeypatch.setattr("keyring.get_keyring", lambda: ring)
+    with pytest.raises(HoldfastError, match="KeyringLocked") as locked:
+        find_user_keys(tmp_path, {KEY_FILE_VARIABLE: "keyring"})
+    assert locked.value.hint == "unlock it"
+    monkeypatch.setattr("keyring.get_keyring", fail.Keyring)
+    with pytest.raises(HoldfastError, match="there is no keyring here"):
+        find_user_keys(tmp_path, {KEY_FILE_VARIABLE: "keyring"})
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_key_that_cannot_be_used_says_what_to_do(tmp_path: Path) -> None:

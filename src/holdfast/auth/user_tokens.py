@@ -8,8 +8,9 @@ the keyring or the file of the hub's own logins. They are in one SQLite file:
 
 A row is sealed with AES-256-GCM (``keys.py``). Its principal, issuer and resource are authenticated with it, so a row
 that someone copies to another principal does not open there. The key comes from ``HOLDFAST_USER_KEY``, from the file
-that ``HOLDFAST_USER_KEY_FILE`` names, or is made once in the state folder. One key a line: the first seals, all of them
-open. The hub seals all rows again with the first one when it starts, so the old key can then be removed.
+that ``HOLDFAST_USER_KEY_FILE`` names, from the keyring with ``HOLDFAST_USER_KEY_FILE=keyring``, or is made once in the
+state folder. One key a line: the first seals, all of them open. The hub seals all rows again with the first one when it
+starts, so the old key can then be removed.
 
 What must never happen:
 
@@ -43,7 +44,7 @@ from typing import NamedTuple
 
 from holdfast.auth.credentials import Logins, takes_login
 from holdfast.auth.grant import Grant, GrantKey, canonical, put_among, read_entry, write_entry
-from holdfast.auth.token_store import GrantStore, StoreUnusable, renewing
+from holdfast.auth.token_store import SERVICE, GrantStore, StoreUnusable, find_keyring, renewing
 from holdfast.config import ServerSpec, state_folder
 from holdfast.core import command_line
 from holdfast.errors import HoldfastError, UsageError
@@ -73,6 +74,8 @@ log = logging.getLogger("holdfast.auth")
 
 KEY_VARIABLE = "HOLDFAST_USER_KEY"
 KEY_FILE_VARIABLE = "HOLDFAST_USER_KEY_FILE"
+KEYRING = "keyring"
+KEYRING_ENTRY = "user tokens"
 
 FILE_NAME = "user-tokens.sqlite"
 OWN_KEY_NAME = "user-tokens.key"
@@ -110,6 +113,8 @@ def find_user_keys(folder: Path, environ: Mapping[str, str] = os.environ, *, mak
         raise UsageError(f"{KEY_VARIABLE} and {KEY_FILE_VARIABLE} exclude each other", hint="set one of them")
     if given:
         return _ring(given.encode("utf-8", "surrogateescape"), KEY_VARIABLE)
+    if named == KEYRING:
+        return _ring(_from_keyring().encode(), "the keyring")
     if not named and not makes:
         raise UsageError(
             "the replicas of a fleet need a key for the logins of users that all of them have",
@@ -140,6 +145,22 @@ def _make_own_key(folder: Path, file: Path) -> None:
             raise HoldfastError(
                 f"no key for users' tokens can be kept in {folder}: {exc.strerror}", hint=f"set {KEY_VARIABLE}"
             ) from exc
+
+
+def _from_keyring() -> str:
+    keyring = find_keyring()
+    if keyring is None:
+        raise HoldfastError(f"{KEY_FILE_VARIABLE}=keyring, but there is no keyring here", hint=f"set {KEY_VARIABLE}")
+    try:
+        found = keyring.get_password(SERVICE, KEYRING_ENTRY)
+        if not found:
+            found = secrets.token_urlsafe(48)
+            keyring.set_password(SERVICE, KEYRING_ENTRY, found)
+    except Exception as exc:  # every backend has errors of its own
+        raise HoldfastError(
+            f"the keyring did not give the key of users' tokens ({type(exc).__name__})", hint="unlock it"
+        ) from exc
+    return found
 
 
 def _ring(content: bytes, where: str) -> KeyRing:
