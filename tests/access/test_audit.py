@@ -495,6 +495,32 @@ def test_a_required_audit_that_cannot_begin_ends_the_start(tmp_path: Path) -> No
     trail.close()
 
 
+def test_a_file_that_cannot_be_ended_on_a_full_disk_is_ended_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end is tried again with each write, so for as long as the disk is full."""
+    files, real, full = AuditFiles(tmp_path, KEY, rotate_bytes=1), os.write, [False]
+
+    def write(descriptor: int, data: bytes) -> int:
+        if full[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write)
+    files.write([])
+    full[0] = True
+    for _ in range(5):
+        with pytest.raises(OSError, match="No space"):
+            files.flush()
+    full[0] = False
+    files.flush()
+    files.close()
+    first, second = sorted(tmp_path.glob("audit-*.jsonl"))
+    for file in (first, second):
+        assert [json.loads(line)["event"] for line in file.read_bytes().splitlines()] == ["opened", "closed"]
+    assert verify(tmp_path, KEY).problems == []
+
+
 def test_a_write_that_the_disk_cut_short_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = AuditFiles(tmp_path, KEY)
     files.write([called("a")])

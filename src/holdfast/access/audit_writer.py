@@ -360,7 +360,9 @@ class AuditFiles:
         """End the file well, with a record that says so, here and in the manifest."""
         if (file := self._open) is None:
             return
-        file.unwritten += self._chain.added(AuditRecord(time=self._now(), event="closed"))
+        if not file.ended:  # on a full disk the end is tried again and again
+            file.ended = True
+            file.unwritten += self._chain.added(AuditRecord(time=self._now(), event="closed"))
         file.flush()
         os.fdatasync(file.descriptor)
         self.mark()
@@ -376,7 +378,11 @@ class AuditFiles:
         file = self._open
         if file is None:
             return self._opened()
-        if file.written >= self._rotate_bytes or not 0 <= self._wall() - file.opened < self._rotate_seconds:
+        if (
+            file.ended
+            or file.written >= self._rotate_bytes
+            or not 0 <= self._wall() - file.opened < self._rotate_seconds
+        ):
             self.close()
             return self._opened()
         return file
@@ -459,6 +465,8 @@ class _OpenFile:
         self.opened = opened
         self.written = 0
         self.unwritten = b""
+        self.ended = False
+        """Whether its last record was made; it may not be written yet."""
 
     def flush(self) -> None:
         while self.unwritten:
