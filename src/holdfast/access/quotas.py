@@ -105,7 +105,9 @@ class Quotas:
     def begin_call(self, principal: str) -> QuotaExceeded | None:
         """Count a request in flight, until ``end_call``; or say why it is refused, and count nothing."""
         limits = self._settings()
-        use = self._use(self._labelled(principal))
+        # Written out here and in ``end_call``: they are on the path of every request.
+        label = principal if self._label is None else self._label(principal)
+        use = self._used.get(label) or self._use(label)
         if use.calls + use.calls_elsewhere >= limits.calls_in_flight:
             return self._refused(principal, QuotaExceeded("callsInFlight", limits.calls_in_flight, RETRY_SECONDS))
         if principal != LOCAL.name:
@@ -121,7 +123,8 @@ class Quotas:
 
     def end_call(self, principal: str) -> None:
         """A request that ``begin_call`` counted is over."""
-        if (use := self._used.get(self._labelled(principal))) is not None:
+        label = principal if self._label is None else self._label(principal)
+        if (use := self._used.get(label)) is not None:
             use.calls = max(use.calls - 1, 0)
 
     def begin_session(self, principal: str, make_room: Callable[[str], None]) -> QuotaExceeded | None:

@@ -224,9 +224,7 @@ class SessionKeys:
     def __init__(
         self, keys: list[bytes], *, file: Path | None = None, shared: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._keys = keys
-        self._ring = KeyRing(keys)
-        self.seal = TicketSeal(self._ring)
+        self._use(keys)
         self.shared = shared
         """Whether other hubs may have the keys too: a session can then be used without this hub's knowledge."""
         self.notice = ""
@@ -299,8 +297,7 @@ class SessionKeys:
 
     def label(self, name: str) -> str:
         """A name for others that have the keys, and that says nothing to anyone else."""
-        key = self._ring.derived("labels")[-1]  # the oldest, which all replicas have while a key is replaced
-        return blake2s(name.encode(), key=key, digest_size=8).hexdigest()
+        return blake2s(name.encode(), key=self._label_key, digest_size=8).hexdigest()
 
     def refresh(self, *, now: bool = False) -> bool:
         """Read the file again if it changed; whether the keys are others. A bad file changes nothing."""
@@ -319,12 +316,18 @@ class SessionKeys:
         if keys == self._keys:
             return False
         lost = not set(keys) & set(self._keys)
-        self._keys, self._ring = keys, KeyRing(keys)
-        self.seal = TicketSeal(self._ring)
+        self._use(keys)
         log.info("read the session keys in %s again: %d", self._file, len(keys))
         if lost:
             self.announce(NEW_KEY)
         return True
+
+    def _use(self, keys: list[bytes]) -> None:
+        self._keys = keys
+        self._ring = KeyRing(keys)
+        self.seal = TicketSeal(self._ring)
+        self._label_key = self._ring.derived("labels")[-1]
+        """Of the oldest key, which all replicas have while a key is replaced."""
 
     def announce(self, notice: str) -> None:
         """Log what users should know, and show it in the status."""
