@@ -13,7 +13,6 @@ from hypothesis import assume, given, strategies as st
 from holdfast.core import classify as room
 from holdfast.core.classify import classify_evidence, classify_load_error, statement_of, status_class
 from holdfast.core.evidence import (
-    LONGEST_BODY,
     BadConfig,
     CommandFault,
     CommandUnusable,
@@ -33,15 +32,14 @@ from holdfast.core.evidence import (
     ProcessExit,
     Redirected,
     RpcError,
-    Statement,
     TimedOut,
     TlsFailure,
     TlsFault,
     TokenNotRenewed,
     ToldByHub,
     Unexpected,
-    stated_in,
 )
+from holdfast.core.forbidden import LONGEST_BODY, Statement, stated_in
 from holdfast.core.messages import FailureStatus
 
 FAULTS_ONCE_IT_STOOD = [NetworkFault.RESET, NetworkFault.CLOSED, NetworkFault.OTHER, NetworkFault.UNREACHABLE]

@@ -7,7 +7,7 @@ from hypothesis import assume, example, given, strategies as st
 
 from holdfast import classify_load_error
 from holdfast.core.classify import status_class
-from holdfast.core.evidence import Statement, stated_in
+from holdfast.core.forbidden import Statement, stated_in
 
 TRANSIENT = [
     "",

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
         wants_password as wants_password,
     )
     from holdfast.core.evidence import (
-        LONGEST_BODY as LONGEST_BODY,
         BadConfig as BadConfig,
         Challenge as Challenge,
         CommandFault as CommandFault,
@@ -69,7 +68,6 @@ if TYPE_CHECKING:
         ProcessExit as ProcessExit,
         Redirected as Redirected,
         RpcError as RpcError,
-        Statement as Statement,
         TimedOut as TimedOut,
         TlsFailure as TlsFailure,
         TlsFault as TlsFault,
@@ -78,8 +76,8 @@ if TYPE_CHECKING:
         Unexpected as Unexpected,
         read_challenge as read_challenge,
         scopes_in as scopes_in,
-        stated_in as stated_in,
     )
+    from holdfast.core.forbidden import LONGEST_BODY as LONGEST_BODY, Statement as Statement, stated_in as stated_in
     from holdfast.core.hosts import is_loopback as is_loopback
     from holdfast.core.hub_record import (
         HUB_CAPABILITY as HUB_CAPABILITY,

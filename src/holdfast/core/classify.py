@@ -72,7 +72,6 @@ from holdfast.core.evidence import (
     ProcessExit,
     Redirected,
     RpcError,
-    Statement,
     TimedOut,
     TlsFailure,
     TlsFault,
@@ -80,8 +79,8 @@ from holdfast.core.evidence import (
     ToldByHub,
     Unexpected,
     read_challenge,
-    stated_in,
 )
+from holdfast.core.forbidden import Statement, stated_in
 from holdfast.core.messages import FailureStatus
 from holdfast.core.process_output import hint_for, need_of, telling_line
 from holdfast.core.redact import plain, quoted, quoted_name
