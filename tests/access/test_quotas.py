@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import random
 import socket
 from collections.abc import AsyncIterator, Sequence
@@ -26,7 +27,7 @@ from holdfast.access.guard import (
     WrongCredentials,
 )
 from holdfast.access.principals import TokenPolicy
-from holdfast.access.quotas import QuotaExceeded, Quotas
+from holdfast.access.quotas import PrincipalUse, QuotaExceeded, Quotas
 from holdfast.config import QuotaSettings
 from holdfast.front.acceptor import Acceptor
 from holdfast.front.app import create_app
@@ -136,12 +137,12 @@ def test_requests_in_flight_are_counted_for_each_principal_and_given_back() -> N
     quotas = Quotas(
         lambda: QuotaSettings(calls_in_flight=2), on_refused=lambda who, what: refused.append((who, what.quota))
     )
-    assert quotas.begin_call("ada") is None
-    assert quotas.begin_call("ada") is None
+    first = _begun(quotas, "ada")
+    _begun(quotas, "ada")
     assert isinstance(quotas.begin_call("ada"), QuotaExceeded)
-    assert quotas.begin_call("bob") is None
-    quotas.end_call("ada")
-    assert quotas.begin_call("ada") is None
+    _begun(quotas, "bob")
+    first.end_call()
+    _begun(quotas, "ada")
     assert refused == [("ada", "callsInFlight")]
 
 
@@ -152,8 +153,8 @@ def test_the_rate_refills_steadily_and_does_not_bind_the_user_of_the_machine() -
 
     def calls(who: str, most: int) -> int:
         done = 0
-        while done < most and quotas.begin_call(who) is None:
-            quotas.end_call(who)
+        while done < most and not isinstance(use := quotas.begin_call(who), QuotaExceeded):
+            use.end_call()
             done += 1
         return done
 
@@ -274,6 +275,12 @@ def test_the_memory_of_wrong_credentials_is_bounded() -> None:
     assert len(wrong._failed) <= 4_096
 
 
+def _begun(quotas: Quotas, principal: str) -> PrincipalUse:
+    use = quotas.begin_call(principal)
+    assert isinstance(use, PrincipalUse)
+    return use
+
+
 # Together with other replicas.
 
 
@@ -300,7 +307,7 @@ def test_calls_in_flight_exceed_the_limit_of_a_fleet_by_what_others_admit_betwee
     chance = random.Random(seed)
     limit, lag = 20, chance.randrange(1, 6)
     fleet = _Fleet(chance.randrange(2, 6), calls_in_flight=limit, calls_per_minute=1_000_000)
-    open_calls = [0] * len(fleet.replicas)
+    open_calls: list[list[PrincipalUse]] = [[] for _ in fleet.replicas]
     fresh = [0] * len(fleet.replicas)
     for step in range(400):
         fleet.now += 0.1
@@ -309,17 +316,16 @@ def test_calls_in_flight_exceed_the_limit_of_a_fleet_by_what_others_admit_betwee
             fresh = [0] * len(fleet.replicas)
         index = chance.randrange(len(fleet.replicas))
         if chance.random() < 0.35 and open_calls[index]:
-            fleet.replicas[index].end_call("ada")
-            open_calls[index] -= 1
-        elif fleet.replicas[index].begin_call("ada") is None:
-            open_calls[index] += 1
+            open_calls[index].pop().end_call()
+        elif not isinstance(use := fleet.replicas[index].begin_call("ada"), QuotaExceeded):
+            open_calls[index].append(use)
             fresh[index] += 1
-            assert sum(open_calls) <= limit + sum(fresh) - fresh[index]
-    for one, number in zip(fleet.replicas, open_calls, strict=True):
-        for _ in range(number):
-            one.end_call("ada")
+            assert sum(map(len, open_calls)) <= limit + sum(fresh) - fresh[index]
+    for use in itertools.chain.from_iterable(open_calls):
+        use.end_call()
     fleet.hear()
-    assert all(one.begin_call("ada") is None for one in fleet.replicas)
+    for one in fleet.replicas:
+        _begun(one, "ada")
 
 
 @pytest.mark.requirement("SEC-11", "FLEET-2")
@@ -331,9 +337,9 @@ def test_the_rate_of_a_fleet_is_the_rate_of_one_hub_in_the_long_run(count: int) 
     for _ in range(minutes * 60):
         for one in fleet.replicas:
             for _ in range(each * 10):
-                if one.begin_call("ada") is None:
+                if not isinstance(use := one.begin_call("ada"), QuotaExceeded):
                     admitted += 1
-                    one.end_call("ada")
+                    use.end_call()
         fleet.now += 1.0
         fleet.hear()
     between = (count - 1) * each * 10
@@ -344,18 +350,18 @@ def test_the_rate_of_a_fleet_is_the_rate_of_one_hub_in_the_long_run(count: int) 
 def test_a_principal_that_spent_its_rate_on_one_replica_gets_no_new_one_on_another() -> None:
     fleet = _Fleet(2, calls_per_minute=10)
     first, second = fleet.replicas
-    assert first.begin_call("bob") is None
+    _begun(first, "bob")
     for _ in range(10):
         first.begin_call("ada")
     fleet.hear()
     refused = second.begin_call("ada")
-    assert refused is not None
+    assert isinstance(refused, QuotaExceeded)
     assert refused.quota == "callsPerMinute"
-    assert second.begin_call("bob") is None
+    _begun(second, "bob")
     second.follow({})  # the store does not answer any more: each judges alone, and what was spent stays spent
-    assert second.begin_call("ada") is not None
+    assert isinstance(second.begin_call("ada"), QuotaExceeded)
     fleet.now += 60
-    assert second.begin_call("ada") is None
+    _begun(second, "ada")
 
 
 @pytest.mark.requirement("SEC-11", "FLEET-2")
@@ -363,10 +369,31 @@ def test_sessions_in_use_elsewhere_count_and_what_is_no_use_is_ignored() -> None
     quotas = Quotas(lambda: QuotaSettings(sessions=3))
     quotas.share(lambda name: name)
     quotas.follow({"a": {"ada": [2, 0, 0]}, "b": {"ada": "x", "bob": [1]}, "c": None, "d": ["ada"]})
-    assert quotas.begin_session("ada", lambda _: None) is None
-    assert quotas.begin_session("ada", lambda _: None) is not None
+    assert isinstance(quotas.begin_session("ada", lambda _: None), PrincipalUse)
+    assert isinstance(quotas.begin_session("ada", lambda _: None), QuotaExceeded)
     quotas.follow({})
-    assert quotas.begin_session("ada", lambda _: None) is None
+    assert isinstance(quotas.begin_session("ada", lambda _: None), PrincipalUse)
+
+
+@pytest.mark.requirement("SEC-11", "FLEET-5")
+def test_what_began_before_the_keys_were_replaced_ends_without_room_for_others() -> None:
+    quotas, key = Quotas(lambda: QuotaSettings(calls_in_flight=1, sessions=1)), ["old"]
+    quotas.share(lambda name: f"{name} by the {key[0]} key")
+    call = _begun(quotas, "ada")
+    session = quotas.begin_session("ada", lambda _: None)
+    assert isinstance(session, PrincipalUse)
+    key[0] = "new"
+    later = _begun(quotas, "ada")
+    quotas.begin_session("ada", lambda _: None)
+    call.end_call()
+    session.end_session()
+    assert isinstance(quotas.begin_call("ada"), QuotaExceeded)
+    assert isinstance(quotas.begin_session("ada", lambda _: None), QuotaExceeded)
+    later.end_call()
+    assert {label: calls for label, (_, calls, _) in quotas.told({}).items()} == {
+        "ada by the old key": 0,
+        "ada by the new key": 0,
+    }
 
 
 def test_what_is_told_is_bounded() -> None:
@@ -436,12 +463,11 @@ def test_where_there_are_too_many_principals_those_that_use_nothing_are_forgotte
         quotas.share(lambda name: f"label of {name}")
     quotas.begin_call("busy")
     quotas.begin_session("there", lambda _: None)
-    quotas.begin_call("gone")
-    quotas.end_call("gone")
+    _begun(quotas, "gone").end_call()
     quotas.begin_call("new")
     names = ("busy", "there", "new")
     assert set(quotas._used) == ({f"label of {name}" for name in names} if shared else set(names))
-    assert quotas.begin_call("busy") is not None
+    assert isinstance(quotas.begin_call("busy"), QuotaExceeded)
     assert quotas.told({}) == ({f"label of {name}": [0, 1, 1] for name in ("busy", "new")} if shared else {})
 
 

@@ -80,6 +80,10 @@ if TYPE_CHECKING:
         TrustedGateway as TrustedGateway,
         client_key_in as client_key_in,
     )
-    from holdfast.access.quotas import QuotaExceeded as QuotaExceeded, Quotas as Quotas
+    from holdfast.access.quotas import (
+        PrincipalUse as PrincipalUse,
+        QuotaExceeded as QuotaExceeded,
+        Quotas as Quotas,
+    )
 
 __getattr__, __dir__ = lazy_exports(__name__)

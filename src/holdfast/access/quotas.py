@@ -22,7 +22,7 @@ from typing import Final, Literal, TypeAlias
 from holdfast.access.principals import LOCAL
 from holdfast.config import QuotaSettings
 
-__all__ = ["Quota", "QuotaExceeded", "Quotas"]
+__all__ = ["PrincipalUse", "Quota", "QuotaExceeded", "Quotas"]
 
 Quota: TypeAlias = Literal["sessions", "connections", "bodyBytes", "callsInFlight", "callsPerMinute"]
 
@@ -63,8 +63,11 @@ class QuotaExceeded:
         )
 
 
-class _Use:
-    """What one principal uses now, here and on the other replicas."""
+class PrincipalUse:
+    """What one principal uses now, here and on the other replicas. Who has a part of it gives that back here.
+
+    So it is given back to the same one, also if its principal got another label meanwhile.
+    """
 
     __slots__ = ("calls", "calls_elsewhere", "filled_at", "left", "sessions", "sessions_elsewhere", "spent")
 
@@ -82,6 +85,14 @@ class _Use:
         self.left = min(self.left + (now - self.filled_at) * rate / 60, rate)
         self.filled_at = now
 
+    def end_call(self) -> None:
+        """A request is over that ``Quotas.begin_call`` counted."""
+        self.calls -= 1
+
+    def end_session(self) -> None:
+        """A session is over that ``Quotas.begin_session`` counted."""
+        self.sessions -= 1
+
 
 class Quotas:
     """The use of every principal."""
@@ -97,17 +108,15 @@ class Quotas:
         self._on_refused = on_refused
         self._clock = clock
         self._label: Callable[[str], str] | None = None
-        self._used: dict[str, _Use] = {}
+        self._used: dict[str, PrincipalUse] = {}
         """By label, which is the name of a principal where no replica is told; also of those not seen here yet."""
         self._told: dict[str, dict[str, int]] = {}
         """The spent calls that each replica told, by label."""
 
-    def begin_call(self, principal: str) -> QuotaExceeded | None:
-        """Count a request in flight, until ``end_call``; or say why it is refused, and count nothing."""
+    def begin_call(self, principal: str) -> PrincipalUse | QuotaExceeded:
+        """Count a request in flight, until ``end_call`` of the result; or say why it is refused, and count nothing."""
         limits = self._settings()
-        # Written out here and in ``end_call``: they are on the path of every request.
-        label = principal if self._label is None else self._label(principal)
-        use = self._used.get(label) or self._use(label)
+        use = self._use_of(principal)
         if use.calls + use.calls_elsewhere >= limits.calls_in_flight:
             return self._refused(principal, QuotaExceeded("callsInFlight", limits.calls_in_flight, RETRY_SECONDS))
         if principal != LOCAL.name:
@@ -119,33 +128,22 @@ class Quotas:
             use.left -= 1
         use.calls += 1
         use.spent += 1
-        return None
+        return use
 
-    def end_call(self, principal: str) -> None:
-        """A request that ``begin_call`` counted is over."""
-        label = principal if self._label is None else self._label(principal)
-        if (use := self._used.get(label)) is not None:
-            use.calls = max(use.calls - 1, 0)
-
-    def begin_session(self, principal: str, make_room: Callable[[str], None]) -> QuotaExceeded | None:
-        """Count a session, until ``end_session``; or say why it is refused.
+    def begin_session(self, principal: str, make_room: Callable[[str], None]) -> PrincipalUse | QuotaExceeded:
+        """Count a session, until ``end_session`` of the result; or say why it is refused.
 
         Idle sessions give way first (``make_room``), because they can be rebuilt. So clients that left cannot take the
         place of those that are there: a principal is refused only if all of its sessions are in use.
         """
         most = self.limits.sessions
-        use = self._use(self._labelled(principal))
+        use = self._use_of(principal)
         if use.sessions + use.sessions_elsewhere >= most:
             make_room(principal)
         if use.sessions + use.sessions_elsewhere >= most:
             return self._refused(principal, QuotaExceeded("sessions", most, RETRY_SECONDS))
         use.sessions += 1
-        return None
-
-    def end_session(self, principal: str) -> None:
-        """A session that ``begin_session`` counted is over."""
-        if (use := self._used.get(self._labelled(principal))) is not None:
-            use.sessions = max(use.sessions - 1, 0)
+        return use
 
     @property
     def limits(self) -> QuotaSettings:
@@ -203,15 +201,16 @@ class Quotas:
             self._on_refused(principal, exceeded)
         return exceeded
 
-    def _labelled(self, principal: str) -> str:
-        return principal if self._label is None else self._label(principal)
+    def _use_of(self, principal: str) -> PrincipalUse:
+        label = principal if self._label is None else self._label(principal)
+        return self._used.get(label) or self._use(label)
 
-    def _use(self, label: str) -> _Use:
+    def _use(self, label: str) -> PrincipalUse:
         use = self._used.get(label)
         if use is None:
             if len(self._used) >= MOST_PRINCIPALS:
                 self._used = {name: one for name, one in self._used.items() if one.calls or one.sessions}
-            use = self._used[label] = _Use(self._clock())
+            use = self._used[label] = PrincipalUse(self._clock())
         return use
 
 

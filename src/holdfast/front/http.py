@@ -48,6 +48,7 @@ from holdfast.access import (
     AccessRules,
     ClientPeer,
     Principal,
+    PrincipalUse,
     QuotaExceeded,
     Quotas,
     Refused,
@@ -233,16 +234,16 @@ class RequestsInFlight:
             self._idle.clear()
             await self._idle.wait()
 
-    def begin(self, principal: Principal, *, counted: bool) -> QuotaExceeded | None:
-        """A request is served until ``end``; or why it is refused. Only a ``counted`` one uses the quota."""
-        exceeded = self._quotas.begin_call(principal.name) if counted else None
-        self._number += exceeded is None
-        return exceeded
+    def begin(self, principal: Principal, *, counted: bool) -> PrincipalUse | QuotaExceeded | None:
+        """A request is served until ``end`` of the result; or why it is refused. Only a ``counted`` one has a use."""
+        use = self._quotas.begin_call(principal.name) if counted else None
+        self._number += not isinstance(use, QuotaExceeded)
+        return use
 
-    def end(self, principal: Principal, *, counted: bool) -> None:
+    def end(self, use: PrincipalUse | None) -> None:
         """A request has its answer."""
-        if counted:
-            self._quotas.end_call(principal.name)
+        if use is not None:
+            use.end_call()
         self._number -= 1
         if not self._number:
             self._idle.set()
@@ -317,8 +318,9 @@ class HttpEndpoint:
         headers = stream.session.header if stream.session is not None else b""
         # A stream for long is a connection, and no call.
         counted = not request.forwarded and not (stream.session is None and message.method == LISTEN)
-        if (exceeded := self.in_flight.begin(request.principal, counted=counted)) is not None:
-            _over_quota(reply, message, exceeded, headers)
+        use = self.in_flight.begin(request.principal, counted=counted)
+        if isinstance(use, QuotaExceeded):
+            _over_quota(reply, message, use, headers)
             return
         reply.wait_for_result(headers, stream.prime)
         try:
@@ -342,7 +344,7 @@ class HttpEndpoint:
             text = "the replica with the connections of this client was not found; try again"
             stream.error(message.id or b"null", ErrorData(code=INTERNAL_ERROR, message=text))
         finally:
-            self.in_flight.end(request.principal, counted=counted)
+            self.in_flight.end(use)
 
     # The legacy era.
 
@@ -445,7 +447,6 @@ class HttpEndpoint:
             return
         reply.wait_for_result(session.header)
         answers: list[_KeptReply] = []
-        counted = not request.forwarded  # the replica that it came in at counts it
         async with asyncio.TaskGroup() as tasks:
             for message in batch:
                 part = _KeptReply()
@@ -454,8 +455,6 @@ class HttpEndpoint:
                     part.answer = message
                 elif not message.is_request:
                     tasks.create_task(session.exchange.handle(message, part))
-                elif (exceeded := self.in_flight.begin(session.principal, counted=counted)) is not None:
-                    part.answer = _quota_error(message, exceeded)
                 else:
                     tasks.create_task(self._answer_part(message, request, part, session))
         if given := [part.answer for part in answers if part.answer]:
@@ -468,13 +467,18 @@ class HttpEndpoint:
     async def _answer_part(self, message: Message, request: Request, part: _KeptReply, session: HttpSession) -> None:
         """A request in a batch. One of another replica is refused: the HTTP request of a batch cannot go there."""
         assert message.id is not None  # noqa: S101 - it is a request
+        # Counted by the replica that it came in at, and only once its task runs: one that never does counts nothing.
+        use = self.in_flight.begin(session.principal, counted=not request.forwarded)
+        if isinstance(use, QuotaExceeded):
+            part.answer = _quota_error(message, use)
+            return
         try:
             await session.exchange.handle(message, part, request.headers, identity=request.principal)
         except LivesElsewhere:
             text = "this request belongs to another replica: send it by itself, not in a batch"
             part.error(message.id, ErrorData(code=INVALID_REQUEST, message=text))
         finally:
-            self.in_flight.end(session.principal, counted=not request.forwarded)
+            self.in_flight.end(use)
 
     # The modern era.
 

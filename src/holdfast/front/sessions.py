@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.access import Principal, QuotaExceeded, Quotas
+from holdfast.access import Principal, PrincipalUse, QuotaExceeded, Quotas
 from holdfast.core import question_number
 from holdfast.endpoint import CHANGES_CLIENT, Broker, Client, Exchange, program_in
 from holdfast.front.session_id import SessionIds, SessionTicket
@@ -58,7 +58,7 @@ class HttpSession:
 
     __slots__ = (
         "_opened", "_peers", "ended", "endpoint", "exchange", "header", "id", "keeps_lists", "listening_since", "log",
-        "missed", "noted_at", "notices", "principal", "rebuilt", "serving", "stream_at", "ticket", "used_at",
+        "missed", "noted_at", "notices", "principal", "rebuilt", "serving", "stream_at", "ticket", "use", "used_at",
     )  # fmt: skip
 
     def __init__(
@@ -68,13 +68,16 @@ class HttpSession:
         session_id: str,
         ticket: SessionTicket,
         principal: Principal,
+        use: PrincipalUse,
     ) -> None:
+        """``use`` counts it, until it is dropped."""
         self.endpoint: HttpEndpoint | None = endpoint
         """The one that it opens at, and no other; None once it ended."""
         self.id = session_id
         self.ticket = ticket
         self.header = b"mcp-session-id: " + session_id.encode("ascii") + b"\r\n"
         self.principal = principal
+        self.use = use
         self._peers = endpoint.peers
         self.rebuilt = False
         """Whether it was rebuilt from its id, and its client has not been told yet what it may have missed."""
@@ -202,8 +205,9 @@ class HttpSessions:
         client_info: object,
     ) -> HttpSession | QuotaExceeded:
         """A new session, after a handshake."""
-        if (exceeded := self._quotas.begin_session(principal.name, self._make_room)) is not None:
-            return exceeded
+        use = self._quotas.begin_session(principal.name, self._make_room)
+        if isinstance(use, QuotaExceeded):
+            return use
         named = client_info if isinstance(client_info, Mapping) else {}
         session_id, ticket = self.ids.issue(
             endpoint=endpoint.label,
@@ -212,7 +216,7 @@ class HttpSessions:
             client={key: value for key in ("name", "version") if isinstance(value := named.get(key), str)},
             capabilities=capabilities,
         )
-        return self._add(endpoint, session_id, ticket, principal)
+        return self._add(endpoint, session_id, ticket, principal, use)
 
     async def find(
         self, endpoint: HttpEndpoint, session_id: str, principal: Principal
@@ -230,9 +234,10 @@ class HttpSessions:
             return None
         if session_id in self._sessions:  # another request was faster
             return await self.find(endpoint, session_id, principal)
-        if (exceeded := self._quotas.begin_session(principal.name, self._make_room)) is not None:
-            return exceeded
-        session = self._add(endpoint, session_id, ticket, principal, rebuilt=True)
+        use = self._quotas.begin_session(principal.name, self._make_room)
+        if isinstance(use, QuotaExceeded):
+            return use
+        session = self._add(endpoint, session_id, ticket, principal, use, rebuilt=True)
         session.client.listed = dict(listed) if listed is not None else None
         session.keeps_lists = listed is not None
         if record is not None:
@@ -245,10 +250,11 @@ class HttpSessions:
         session_id: str,
         ticket: SessionTicket,
         principal: Principal,
+        use: PrincipalUse,
         *,
         rebuilt: bool = False,
     ) -> HttpSession:
-        session = HttpSession(self, endpoint, session_id, ticket, principal)
+        session = HttpSession(self, endpoint, session_id, ticket, principal, use)
         session.rebuilt = rebuilt
         program = program_in(ticket.client)
         client = session.exchange.begin(ticket.version, ticket.capabilities, program=program, rebuilt=rebuilt)
@@ -313,7 +319,7 @@ class HttpSessions:
         """Forget a session. Unless it is over, its own connections stay for a while: it may come back."""
         if self._sessions.pop(session.id, None) is not None:
             self._by_ticket.pop(session.ticket.id, None)
-            self._quotas.end_session(session.principal.name)
+            session.use.end_session()
         session.end(lingering=not released)
 
     def close(self, endpoint: HttpEndpoint | None = None) -> None:
