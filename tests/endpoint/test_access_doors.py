@@ -403,3 +403,39 @@ async def test_a_completion_suggests_no_resource_that_the_rules_hide() -> None:
         assert "error" in unknown, "its server may look at the name of the argument alone"
         values = (await opened.hub.complete(by_prefix["ref"], asked["argument"]))["completion"]["values"]
         assert values == ["open", "secret", "secret/a", "a/keys", "%73ecret"]
+
+
+GETTING = AccessSettings(
+    rules=(AccessRule(effect="allow", prompts=("get_*",), resources=("note://get_*",)),), default="deny"
+)
+TWO_NAMES: dict[str, Any] = {"name": "delete_advice", "uri": "note://get_{x}"}
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("SEC-14")
+async def test_a_reference_with_two_names_is_judged_by_its_type_and_reaches_its_server_with_one() -> None:
+    async with open_doors() as opened:
+        await opened.rule(GETTING)
+        argument, ci = {"name": "n", "value": ""}, Caller(name="ci")
+        path, method = "/servers/jira/mcp", "completion/complete"
+        by_allowed_uri = {"type": "ref/prompt", **TWO_NAMES}
+        hidden = await opened.ask(ci, path, method, ref=by_allowed_uri, argument=argument)
+        assert hidden["error"]["message"].startswith("Unknown prompt: delete_advice")
+        no_uri = {"type": "ref/prompt", "name": "delete_advice", "uri": None}
+        hidden = await opened.ask(ci, path, method, ref=no_uri, argument=argument)
+        assert hidden["error"]["message"].startswith("Unknown prompt: delete_advice")
+        assert opened.saw() == []
+        by_template = {"type": "ref/resource", **TWO_NAMES}
+        assert "result" in await opened.ask(ci, path, method, ref=by_template, argument=argument)
+        assert opened.saw() == [("jira", "completion", "note://get_{x}")]
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("SEC-14")
+async def test_a_program_completes_by_the_type_of_a_reference_too() -> None:
+    async with open_doors() as opened:
+        await opened.rule(AccessSettings(rules=(AccessRule(effect="deny", prompts=("delete_*",)),), default="allow"))
+        template = opened.hub.catalog.names[NameKey(Kind.TEMPLATE, "jira", "note://get_{x}")]
+        with pytest.raises(UnknownTool):
+            await opened.hub.complete({"type": "ref/prompt", **TWO_NAMES, "uri": template}, {"name": "n", "value": ""})
+        assert opened.saw() == []

@@ -96,6 +96,13 @@ _PARAMS = KeyNames(
 """The parameters that the protocol's own methods have, and the parts of a reference."""
 
 
+_REFERENCES: Mapping[str, tuple[Kind, str, str]] = {
+    "ref/prompt": (Kind.PROMPT, "name", "uri"),
+    "ref/resource": (Kind.TEMPLATE, "uri", "name"),
+}
+"""What a reference of each type means, the key that names it, and the key of the other type."""
+
+
 class McpServer:
     """All servers, or one, as an MCP server."""
 
@@ -332,9 +339,12 @@ class Router:
         ref = checked_values(call)["ref"]
         if others := _PARAMS.misspelled(ref):
             raise _misspelled(others)
-        by = "uri" if "uri" in ref else "name"
-        key = self._found(call, Kind.TEMPLATE if by == "uri" else Kind.PROMPT, ref[by])
-        call.to(key.server, {**call.params, "ref": dumps({**ref, by: key.original})}, repeatable=True)
+        # Its type says what it means. A reference may have both keys: the server gets the one that was judged.
+        kind, by, other = _REFERENCES[ref["type"]]
+        key = self._found(call, kind, ref[by])
+        sent = {**ref, by: key.original}
+        sent.pop(other, None)
+        call.to(key.server, {**call.params, "ref": dumps(sent)}, repeatable=True)
         return None
 
     def _unknown(self, call: Call) -> Answerer:

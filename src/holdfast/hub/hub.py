@@ -199,9 +199,12 @@ class HubCalls:
 
         Raises ``UnknownTool`` or ``NotAnswered``, as ``call_tool`` does.
         """
-        by_uri = "uri" in ref
-        key = self._owner(str(ref["uri" if by_uri else "name"]), Kind.TEMPLATE if by_uri else Kind.PROMPT)
-        params = {"ref": {**ref, ("uri" if by_uri else "name"): key.original}, "argument": dict(argument)}
+        by_uri = ref.get("type") == "ref/resource"
+        by, other = ("uri", "name") if by_uri else ("name", "uri")
+        key = self._owner(str(ref[by]), Kind.TEMPLATE if by_uri else Kind.PROMPT)
+        # The key of the other type is not judged, so its server must not read it.
+        named = {**{part: value for part, value in ref.items() if part != other}, by: key.original}
+        params = {"ref": named, "argument": dict(argument)}
         result = await self.registry.request(key.server, "completion/complete", params, repeatable=True)
         if not by_uri or self.registry.policy.grants(LOCAL).is_unlimited:
             return result
