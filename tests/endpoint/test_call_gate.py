@@ -614,6 +614,12 @@ TRACE = "a" * 32
         ("completion/complete", {"ref": 7}, ""),
         ("tools/call", {"name": "n" * 300}, "n" * 256),
         ("x/own", {}, ""),
+        ("resources/read", {"uri": "mem://a", "name": "harmless"}, "mem://a"),
+        ("resources/subscribe", {"uri": "mem://a", "name": "harmless"}, "mem://a"),
+        ("tasks/cancel", {"taskId": "t1", "name": "harmless", "uri": "mem://a"}, "t1"),
+        ("completion/complete", {"ref": {"name": "greet"}, "name": "harmless", "uri": "mem://a"}, "greet"),
+        ("prompts/get", {"uri": "mem://a"}, ""),
+        ("x/own", {"name": "harmless"}, "harmless"),
     ],
 )
 async def test_a_record_names_what_the_request_is_about(method: str, params: dict[str, Any], name: str) -> None:
@@ -655,6 +661,18 @@ async def test_a_record_says_how_the_request_ended(said: dict[str, Any] | Except
     (record,) = recorder.records
     assert (record.outcome, record.argument_bytes, record.trace) == (outcome, 8, "")
     assert len(record.reason) <= 256
+
+
+@pytest.mark.requirement("SEC-15")
+async def test_no_reason_makes_a_record_longer_than_a_line_may_be() -> None:
+    recorder = Recorder()
+
+    async def handler(_: Call) -> RawObject:
+        raise CallForbidden("no" * 300_000, rule="r")
+
+    with suppress(HoldfastError):
+        await CallAudit(cast("AuditTrail", recorder)).answer(await call(client(), Line(), name="x"), handler)
+    assert 0 < len(recorder.records[0].reason) <= 1_000
 
 
 @pytest.mark.requirement("SEC-15")

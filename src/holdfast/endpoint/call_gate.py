@@ -32,6 +32,7 @@ import hashlib
 import json
 import logging
 from collections import OrderedDict
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from time import perf_counter
 from typing import Final
@@ -60,7 +61,7 @@ from holdfast.endpoint.instructions import error_result
 from holdfast.endpoint.message import canonical, kind_of, read_strictly
 from holdfast.errors import CallForbidden, HoldfastError, NotApproved, NotAudited, NotAuthorized
 from holdfast.hub import CallBinding, CallVerdict, Hub, outcome_of
-from holdfast.wire import SMALL_BYTES, BadJson, Bytes, Fields, RawObject, fields, is_word, text_of
+from holdfast.wire import SMALL_BYTES, TASK_METHODS, BadJson, Bytes, Fields, RawObject, fields, is_word, text_of
 
 __all__ = ["CallAudit", "CallGate", "Judgement", "argument_hash"]
 
@@ -370,8 +371,21 @@ RECORDED: Final = frozenset(
 )
 """The methods of the protocol that are recorded; those that the protocol does not define are recorded too."""
 
+_NAMES: Final = ("name", "uri", "taskId")
+_NAMED_BY: Final[Mapping[str, str]] = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    "resources/subscribe": "uri",
+    **dict.fromkeys(TASK_METHODS, "taskId"),
+}
+"""The parameter that says what a request is about; of a method that the protocol does not define any of ``_NAMES``."""
+
 LONGEST_NAME: Final = 256
 """Characters of a name: a client may send any text."""
+
+LONGEST_REASON: Final = 1_000
+"""Characters. The hub's own words are shorter; what they quote of a server may not be."""
 
 
 class CallAudit:
@@ -448,12 +462,17 @@ def _failure(exc: BaseException) -> tuple[str, str]:
     """The outcome of a request without a result of a server, and why. The hub's own errors quote no secret."""
     if isinstance(exc, MCPError):
         return "refused", exc.error.message[:LONGEST_NAME]
-    return outcome_of(exc), exc.message if isinstance(exc, HoldfastError) else ""
+    return outcome_of(exc), exc.message[:LONGEST_REASON] if isinstance(exc, HoldfastError) else ""
 
 
 def _name(method: str, params: Fields) -> str:
     """What a request is about, by its name at the server. The URI of a resource may have secrets in it."""
-    raw = params.get("name") or params.get("uri") or params.get("taskId") or _in_ref(params.get("ref"))
+    # Its own parameter alone: a caller may add others, and must not choose by them what the record says.
+    own = _NAMED_BY.get(method)
+    if method == "completion/complete":
+        raw = _in_ref(params.get("ref"))
+    else:
+        raw = next((params[one] for one in ((own,) if own is not None else _NAMES) if one in params), None)
     name = (text_of(raw) or "")[:LONGEST_NAME] if raw is not None else ""
     return name if method == "tools/call" else mask_url(name)
 
