@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import string
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,30 @@ def test_what_was_not_signed_here_is_not_accepted(forged: str, tmp_path: Path) -
         assert one.access(bad) is None
     assert one.sign_in(forged) is None
     assert one.sign_in(token) is None
+
+
+@pytest.mark.requirement("SEC-2", "SEC-20")
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(
+    "written",
+    [
+        lambda code: f"{code}!",
+        lambda code: f"{code}=",
+        lambda code: f"{code[:9]} {code[9:]}",
+        lambda code: f"{code[:-2]}{_next(code[-2])}=",
+    ],
+    ids=["a character more", "padding", "a blank within", "other unused bits"],
+)
+def test_a_used_code_works_in_no_other_spelling(tmp_path: Path, written: Callable[[str], str], *, shared: bool) -> None:
+    sessions = BrowserSessions(TOKEN, used_in=tmp_path / "codes" if shared else None)
+    code = sessions.new_code()
+    token = sessions.sign_in(code)
+    assert token is not None
+    assert sessions.sign_in(written(code)) is None
+    assert sessions.left(written(token)) is None, "the audit tells the pages apart by their tokens"
+
+
+def _next(char: str) -> str:
+    """A character of base64 whose lowest bit alone is another one."""
+    digits = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
+    return digits[digits.index(char) ^ 1]

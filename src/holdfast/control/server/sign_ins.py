@@ -121,6 +121,8 @@ class BrowserSessions:
             read = base64.urlsafe_b64decode(text.encode("ascii"))
         except ValueError:
             return None
+        if base64.urlsafe_b64encode(read).decode() != text:
+            return None  # the decoder takes other spellings too: a used code would work again in each of them
         content, signature = read[:-_MAC], read[-_MAC:]
         if len(content) != _TIME + _RANDOM:
             return None
