@@ -29,9 +29,11 @@ class Transport:
     def __init__(self) -> None:
         self.written = b""
         self.unread = 0
+        self.asked = 0
         self.aborted = False
 
     def get_write_buffer_size(self) -> int:
+        self.asked += 1
         return self.unread
 
     def write(self, data: bytes) -> None:
@@ -154,7 +156,7 @@ async def test_of_all_clients_together_the_one_that_reads_least_is_cut_off() -> 
     backlog.wrote(reading.reply, 2)
     assert [one.transport.aborted for one in (slow, reading)] == [False, False]
     slow.transport.unread = 90
-    backlog.wrote(reading.reply, 2)
+    backlog.wrote(slow.reply, 1)
     assert [one.transport.aborted for one in (slow, reading)] == [True, False], "two are enough"
     reading.transport.unread = 1_000
     backlog.wrote(reading.reply, 2)
@@ -174,6 +176,60 @@ async def test_what_was_read_or_lost_does_not_count() -> None:
     again = Client(out=last.out)
     backlog.wrote(again.reply, "ada")
     assert not last.transport.aborted, "one connection counts once"
+
+
+@pytest.mark.requirement("HUB-17")
+async def test_what_others_read_meanwhile_does_not_count() -> None:
+    backlog = Backlog(per_session=20, most=30)
+    clients = [_unread(10), _unread(10), _unread(10)]
+    for client in clients:
+        backlog.wrote(client.reply, "ada" if client is clients[0] else "bob")
+    clients[1].transport.unread, clients[2].transport.unread = 1, 11
+    backlog.wrote(clients[2].reply, "bob")  # 12 of this session now, and 22 of all
+    assert not any(client.transport.aborted for client in clients)
+    clients[2].transport.unread = 29
+    backlog.wrote(clients[2].reply, "bob")
+    assert [client.transport.aborted for client in clients] == [False, False, True]
+
+
+@pytest.mark.requirement("HUB-17")
+async def test_what_a_connection_did_not_read_counts_for_the_session_that_used_it_last() -> None:
+    backlog = Backlog(per_session=10, most=1_000)
+    shared, other = _unread(9), _unread(9)
+    backlog.wrote(shared.reply, "ada")
+    backlog.wrote(Client(out=shared.out).reply, "bob")
+    backlog.wrote(other.reply, "ada")
+    assert not other.transport.aborted
+    third = _unread(2)
+    backlog.wrote(third.reply, "bob")
+    assert [one.transport.aborted for one in (shared, other, third)] == [False, False, True]
+
+
+@pytest.mark.requirement("SEC-7")
+@pytest.mark.parametrize("sessions", [1, 1_000])
+async def test_an_event_for_a_thousand_clients_that_do_not_read_asks_each_of_them_a_few_times(sessions: int) -> None:
+    backlog, clients = Backlog(), [_unread(1_000) for _ in range(1_000)]
+    for _ in range(2):
+        for number, client in enumerate(clients):
+            client.transport.asked = 0
+            backlog.wrote(client.reply, number % sessions)
+    assert sum(client.transport.asked for client in clients) < 10 * len(clients)
+
+
+@pytest.mark.requirement("PERF-8")
+async def test_connections_of_clients_that_left_without_reading_are_not_held() -> None:
+    backlog, staying = Backlog(), _unread(1)
+    backlog.wrote(staying.reply, "ada")
+
+    def leave() -> weakref.ref[OutputBuffer]:
+        client = _unread(1)
+        backlog.wrote(client.reply, client)
+        client.out.drop()
+        return weakref.ref(client.out)
+
+    gone = [leave() for _ in range(100)]
+    gc.collect()
+    assert sum(one() is not None for one in gone) < 5
 
 
 @pytest.mark.requirement("PERF-8")

@@ -22,6 +22,7 @@ import re
 import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -78,35 +79,84 @@ TOLD_LATER: Final = (
 # What clients have not read yet, and what they may ask for again.
 
 
+@dataclass
+class _Unread:
+    """How much was not read, at how many connections."""
+
+    connections: int = 0
+    size: int = 0
+
+    def exceeds(self, bound: int) -> bool:
+        """One answer may be larger than a bound: the only reader is not cut off for the size of what it asked for."""
+        return self.connections > 1 and self.size > bound
+
+
 class Backlog:
-    """What all clients together have not read; the one that reads least is cut off where it is too much."""
+    """What all clients together have not read; the one that reads least is cut off where it is too much.
+
+    One event for a thousand clients that do not read is a thousand writes in one step of the event loop (SEC-7). So a
+    write asks its own connection alone. The others count with what they had not read when they were asked last. All
+    are asked again where these counts are over a bound, and after as many writes as there were connections: that
+    takes out of the counts what was read meanwhile, and the connections that are gone.
+    """
 
     def __init__(self, *, per_session: int = SESSION_UNREAD_BYTES, most: int = ALL_UNREAD_BYTES) -> None:
         self._per_session = per_session
         self._most = most
         # By connection: what its last reply has not sent is all that the connection has not sent.
-        self._unread: dict[OutputBuffer, tuple[Reply, object]] = {}
+        self._held: dict[OutputBuffer, tuple[Reply, object, int]] = {}
+        # The sums of these: of each owner, and of all.
+        self._owners: dict[object, _Unread] = {}
+        self._all = _Unread()
+        self._writes_left = 0
+        """Until all connections are asked again."""
 
     def wrote(self, reply: Reply, owner: object) -> None:
         """Something was written; cut this reader off if it, or all together, are over a bound."""
+        if self._held:
+            self._drop(reply.out)
         if reply.out.unread == 0:
-            if self._unread:
-                self._unread.pop(reply.out, None)
             return
-        self._unread[reply.out] = (reply, owner)
-        for out in [*self._unread]:
-            if out.lost or out.unread == 0:
-                del self._unread[out]
-        own = [out.unread for out, (_, whose) in self._unread.items() if whose is owner]
-        # One answer may be larger than a bound: the only reader is not cut off for the size of what it asked for.
-        if len(own) > 1 and sum(own) > self._per_session:
+        self._hold(reply, owner)
+        self._writes_left -= 1
+        if self._writes_left < 0 or self._owner_exceeds(owner) or self._all.exceeds(self._most):
+            self._ask_all()
+        if self._owner_exceeds(owner):
             self._cut(reply)
-        while len(self._unread) > 1 and sum(out.unread for out in self._unread) > self._most:
-            self._cut(self._unread[max(self._unread, key=lambda out: out.unread)][0])
+        while self._all.exceeds(self._most):
+            most_behind, _, _ = max(self._held.values(), key=lambda held: held[2])
+            self._cut(most_behind)
+
+    def _owner_exceeds(self, owner: object) -> bool:
+        return owner in self._owners and self._owners[owner].exceeds(self._per_session)
+
+    def _ask_all(self) -> None:
+        for out, (reply, owner, _) in [*self._held.items()]:
+            self._drop(out)
+            if out.unread and not out.lost:
+                self._hold(reply, owner)
+        self._writes_left = len(self._held)
+
+    def _hold(self, reply: Reply, owner: object) -> None:
+        size = reply.out.unread
+        self._held[reply.out] = reply, owner, size
+        for one in (self._all, self._owners.setdefault(owner, _Unread())):
+            one.connections += 1
+            one.size += size
+
+    def _drop(self, out: OutputBuffer) -> None:
+        if out not in self._held:
+            return
+        _, owner, size = self._held.pop(out)
+        for one in (self._all, self._owners[owner]):
+            one.connections -= 1
+            one.size -= size
+        if not self._owners[owner].connections:
+            del self._owners[owner]
 
     def _cut(self, reply: Reply) -> None:
         log.warning("a client does not read its answers: its connection is closed (%d bytes unread)", reply.out.unread)
-        self._unread.pop(reply.out, None)
+        self._drop(reply.out)
         reply.abort()
 
 
