@@ -154,6 +154,47 @@ async def test_one_failed_request_harms_no_other_on_the_same_connection() -> Non
     assert results == [{"fine": True}] * 5
 
 
+@pytest.mark.requirement("LIFE-14")
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        respond(400, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"no such request"}}'),
+        respond(404),
+        respond(500),
+        reset_before_answer,
+    ],
+    ids=str,
+)
+async def test_an_answer_or_a_cancellation_that_the_server_refuses_ends_no_other_request(refusal: Behaviour) -> None:
+    came, refused = anyio.Event(), 0
+
+    async def act(exchange: Exchange) -> None:
+        nonlocal refused
+        message = json.loads(exchange.request.body)
+        if message.get("method") == "abandoned":
+            came.set()
+            await exchange.gone()
+        elif message.get("method") != "a":
+            await refusal.act(exchange)
+            refused += 1
+            peer.stirred()
+        else:
+            await exchange.start(content_type="text/event-stream")
+            question = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
+            await exchange.chunk(f"data: {json.dumps(question)}\n\n".encode())
+            await peer.until(lambda: refused >= 2)
+            await exchange.chunk(f"data: {json.dumps(answer(message['id'], fine=True))}\n\n".encode())
+            await exchange.end()
+
+    async with FaultServer(Behaviour("act", act)) as peer, dispatcher(peer.origin) as wire:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(asked, wire, "abandoned")
+            await came.wait()
+            tasks.cancel_scope.cancel()
+        for _ in range(2):
+            assert await asked(wire) == {"fine": True}
+
+
 # Refusals
 
 

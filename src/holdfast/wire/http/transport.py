@@ -155,9 +155,9 @@ class HttpDispatcher(ServerDispatcher):
         return self._peer.connecting
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """POST a notification; a refused one is no failure. The modern era has none from client to server."""
+        """POST a notification. The modern era has none from client to server."""
         if not self._session.modern:
-            with suppress(ServerFailure, MCPError):
+            with suppress(ServerFailure):
                 await self._send(notification_message(method, params))
 
     async def _until_gone(self, tasks: anyio.abc.TaskGroup) -> Evidence:
@@ -319,10 +319,11 @@ class HttpDispatcher(ServerDispatcher):
 
     async def _send(self, message: Message) -> None:
         content, doing = dump_object(message), "the receipt of a notification"
-        async with self._peer.request(
-            "POST", self._peer.url, headers=self._session.headers, content=content, doing=doing
-        ) as response:
-            await self._session.refuse_errors(response)
+        # A refusal is no failure, and must not be raised as one: the server may have forgotten what it asked, or not
+        # know what we cancel. The other requests of the connection have nothing to do with that.
+        post = self._peer.request("POST", self._peer.url, headers=self._session.headers, content=content, doing=doing)
+        async with post:
+            pass
 
     def __repr__(self) -> str:
         return f"<HttpDispatcher stood={self.stood} {self._session!r} {self.rpc!r}>"
