@@ -54,6 +54,8 @@ class Script(Incoming):
             raise ZeroDivisionError
         if method == "refuse":
             raise MCPError(-32601, "no such thing")
+        if method == "unwritable":
+            return {"asked": object()}
         if method == "wait":
             await anyio.sleep_forever()
         return {"asked": method}
@@ -444,6 +446,15 @@ async def test_what_a_server_asks_of_us_is_answered_under_its_own_id() -> None:
     assert sent["x-1"]["result"] == {"asked": "ping"}
     assert sent[7]["error"]["code"] == -32603
     assert sent["8"]["error"] == {"code": -32601, "message": "no such thing"}
+
+
+@pytest.mark.requirement("LIFE-14")
+async def test_an_answer_of_ours_that_cannot_be_sent_costs_that_answer_alone() -> None:
+    async with wired() as wire:
+        wire.say({"jsonrpc": "2.0", "id": 7, "method": "unwritable"}, {"jsonrpc": "2.0", "id": 8, "method": "a"})
+        assert [message["id"] for message in await wire.written(1)] == [8]
+        wire.say({"jsonrpc": "2.0", "id": 9, "method": "a"})
+        assert [message["id"] for message in await wire.written(2)] == [8, 9]
 
 
 async def test_a_server_can_take_its_own_request_back() -> None:

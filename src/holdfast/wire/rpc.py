@@ -33,7 +33,6 @@ import logging
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -507,9 +506,14 @@ class RpcPeer:
             self._tasks.start_soon(self.send_quietly, notice, CANCEL_NOTICE_SECONDS)
 
     async def send_quietly(self, message: Message, seconds: float) -> None:
-        """Send a message; one that cannot be sent in time is dropped."""
-        with anyio.move_on_after(seconds), suppress(ServerFailure):
-            await self._send(message)
+        """Send a message that no caller waits for; one that cannot be sent in time is dropped."""
+        with anyio.move_on_after(seconds):
+            try:
+                await self._send(message)
+            except ServerFailure:
+                return
+            except Exception as exc:  # noqa: BLE001 - a fault of ours costs one message, not the connection
+                log.warning("an answer or a cancellation could not be sent: %s", type(exc).__name__)
 
     def _route(self, members: Fields, result: RawObject | BadJson | None, own: PendingRequest | None) -> None:
         message_id = _id_of(members["id"]) if "id" in members else None
