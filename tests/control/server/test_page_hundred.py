@@ -118,6 +118,19 @@ async def test_a_row_names_the_command_and_gives_numbers_with_units(tmp_path: Pa
             await window.until(f"document.querySelector('{row} .facts').innerText.includes('docker run -i --rm')")
 
 
+async def test_a_name_is_in_one_line_above_a_long_command(tmp_path: Path) -> None:
+    command = "/home/me/projects/tools/.venv/bin/python -m inventory.mcp --folder /srv/inventory --port 0"
+    async with shown(tmp_path) as window:
+        with hub_peer(*(server(name, "permanent", target=command) for name in ("calendar", "ticker"))) as peer:
+            for width in (1280, 390):
+                await window.wear(scheme="light", width=width)
+                await visit(window, peer)
+                heights = "[...document.querySelectorAll('.server .opener')].map((one) => one.offsetHeight)"
+                assert max(await window.run(heights)) < 30
+                place = "document.querySelector('.server {}').getBoundingClientRect().{}"
+                assert await window.run(f"{place.format('.target', 'top')} >= {place.format('.opener', 'bottom')}")
+
+
 async def test_the_headline_is_true_when_all_is_down_and_when_the_hub_is_gone(tmp_path: Path) -> None:
     async with shown(tmp_path) as window:
         with hub_peer(*all_down(100)) as peer:
