@@ -299,10 +299,13 @@ class HttpEndpoint:
         else:
             session.serving += 1
             try:
-                if request.head.method == "POST":
-                    await self._serve_post(request, reply, session)
-                else:
+                if request.head.method != "POST":
                     await self._serve_session(request, reply, session)
+                elif (message := await self._read_post(request, reply, session)) is not None:
+                    # By the credential of this request: another token of the principal may see less of its stream.
+                    rights = self.server.view.seen_by(principal).rights
+                    stream = MessageStream(session, reply, self.sessions.backlog, bytes(message.id or b""), rights)
+                    await self._answer(message, request, reply, stream, session.exchange)
             finally:
                 session.serving -= 1
                 session.used_at = session.exchange.now()
@@ -357,7 +360,7 @@ class HttpEndpoint:
         elif request.head.method != "POST":
             _refuse(reply, 405, "Method Not Allowed", b"allow: GET, POST, DELETE\r\n")
         else:
-            await self._serve_post(request, reply, None)
+            await self._read_post(request, reply, None)
 
     def _initialize(self, message: Message, reply: Reply, principal: Principal) -> None:
         """The handshake; no server behind the hub is waited for.
@@ -390,11 +393,14 @@ class HttpEndpoint:
         else:
             _refuse(reply, 405, "Method Not Allowed", b"allow: GET, POST, DELETE\r\n" + session.header)
 
-    async def _serve_post(self, request: Request, reply: Reply, session: HttpSession | None) -> None:
-        """One message, or a batch; without a session the handshake alone."""
+    async def _read_post(self, request: Request, reply: Reply, session: HttpSession | None) -> Message | None:
+        """The request in a POST of a session; None if it is refused, or is no such request: then it has its answer.
+
+        So have a notification, a batch, and the handshake, which is all that is taken without a session.
+        """
         headers = session.header if session is not None else b""
         if not _takes_post(request, reply, headers):
-            return
+            return None
         body = await self._body(request)
         try:
             message = await read_message(body)
@@ -404,7 +410,7 @@ class HttpEndpoint:
                 await self._batch(body, request, reply, session)
             else:
                 reply.plain(400, error_message(None, exc.error), JSON_HEADER + headers)
-            return
+            return None
         if message.method == "initialize" and message.is_request:
             self._initialize(message, reply, request.principal)
         elif session is None:
@@ -412,10 +418,8 @@ class HttpEndpoint:
         elif not message.is_request:
             await self._take(message, request, reply, session)
         else:
-            # By the credential of this request: another token of the principal may see less of its stream.
-            rights = self.server.view.seen_by(request.principal).rights
-            stream = MessageStream(session, reply, self.sessions.backlog, bytes(message.id or b""), rights)
-            await self._answer(message, request, reply, stream, session.exchange)
+            return message
+        return None
 
     async def _take(self, message: Message, request: Request, reply: Reply, session: HttpSession) -> None:
         """A notification or an answer of a client: it may concern another replica."""
