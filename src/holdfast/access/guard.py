@@ -144,17 +144,19 @@ class AccessRules:
         """
         if self._uids is not None and (admission is None or admission.peer.uid not in self._uids):
             return self._foreign(admission)
-        if self._hosts is not None and (refused := self._other_host(headers, self._hosts, by_address)) is not None:
-            return refused
+        if self._hosts is not None:
+            host, origin = headers.get("host", ""), headers.get("origin")
+            if (refused := _other_host(host, origin, self._hosts, by_address)) is not None:
+                return refused
         if open_to_all:
             return LOCAL
         if self._client_certificates and not client_verified:
             return Refused(403, "a client certificate is required", hint="use one of the authority in --tls-client-ca")
-        if self._tokens is None:
-            return self._counted(admission, LOCAL)
-        principal = await self._tokens.identify(
-            headers, client_verified=client_verified, client_names=client_names, path=path
-        )
+        principal: Principal | None = LOCAL
+        if self._tokens is not None:
+            principal = await self._tokens.identify(
+                headers, client_verified=client_verified, client_names=client_names, path=path
+            )
         if principal is None:
             if headers.get("authorization") or headers.get(_SECRET_HEADER):
                 await self.login_failed(admission)
@@ -162,24 +164,14 @@ class AccessRules:
         if path and self._resource is not None and (challenge := self._resource.step_up(principal, path)):
             hint = "log in again with the scopes that the challenge names"
             return Refused(403, "the token has no scope that allows anything here", hint=hint, challenge=challenge)
-        return self._counted(admission, principal)
+        if admission is not None and admission.principal is None:
+            return self._counted(admission, principal)
+        return principal
 
     def _challenge(self, headers: Mapping[str, str], path: str) -> str:
         if self._resource is None:
             return "Bearer"
         return self._resource.challenge(path, error="invalid_token" if headers.get("authorization") else "")
-
-    @staticmethod
-    def _other_host(headers: Mapping[str, str], hosts: frozenset[str], by_address: bool) -> Refused | None:
-        """The refusal of a request for another host, or from a page of another origin; None if it is for this one."""
-        host = headers.get("host", "")
-        named = "" if "," in host else _host_in(host)
-        if named not in hosts and not (by_address and _is_address(named)):
-            return Refused(421, "this Host is not served here", hint="allow it with --allow-host")
-        origin = headers.get("origin")
-        if origin is not None and _host_of_origin(origin) not in hosts:
-            return Refused(403, "this Origin may not call this hub", hint="allow its host with --allow-host")
-        return None
 
     async def login_failed(self, admission: Admission | None) -> None:
         """Note a wrong credential, and wait as long as its answer has to wait."""
@@ -203,10 +195,8 @@ class AccessRules:
             hint=f"start the hub with --allow-uid {uid}, or with --token-file FILE",
         )
 
-    def _counted(self, admission: Admission | None, principal: Principal) -> Principal | Refused:
+    def _counted(self, admission: Admission, principal: Principal) -> Principal | Refused:
         """Count a connection for its first principal. One gateway, or one hub, has the connections of all its users."""
-        if admission is None or admission.principal is not None:
-            return principal
         for_others = principal.source in ("gateway", "hub")
         most = None if for_others else self.quotas.limits.connections
         if admission.accepted(principal.source if for_others else principal.name, most):
@@ -318,6 +308,16 @@ _AUTHORITY = re.compile(r"(?P<host>\[[0-9a-f:.]+\]|[^\s:\[\]@/?#,]*[^\s:\[\]@/?#
 
 
 @lru_cache(maxsize=256)
+def _other_host(host: str, origin: str | None, hosts: frozenset[str], by_address: bool) -> Refused | None:
+    """The refusal of a request for another host, or from a page of another origin; None if it is for this one."""
+    named = "" if "," in host else _host_in(host)
+    if named not in hosts and not (by_address and _is_address(named)):
+        return Refused(421, "this Host is not served here", hint="allow it with --allow-host")
+    if origin is not None and _host_of_origin(origin) not in hosts:
+        return Refused(403, "this Origin may not call this hub", hint="allow its host with --allow-host")
+    return None
+
+
 def _host_in(authority: str) -> str:
     """Return the host without its port, in lower case; empty if it is not a host and a port."""
     found = _AUTHORITY.fullmatch(authority.lower())
