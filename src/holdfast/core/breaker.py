@@ -302,7 +302,7 @@ class Breaker(Gate):
             # Nearly every call finds nothing to forget: it enters no further function for that (PERF-7).
             if self._failures or self.trips:
                 self._forget()
-            return self._close(now)
+            return self._close(now) if self.state is not BreakerState.CLOSED else None
         # A probe that was replaced took longer than a cooldown: another has its place, and its failure says no more.
         if late or replaced:
             self._late += 1

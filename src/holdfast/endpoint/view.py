@@ -150,7 +150,9 @@ class View:
     @property
     def now(self) -> _LookedUp:
         """What was looked up in the catalog and the configuration of this moment."""
-        catalog, config = self.hub.registry.users.catalogs.of(self.principal), self.hub.registry.config
+        registry, config = self.hub.registry, self.hub.registry.config
+        is_of_all = self.principal == LOCAL.name
+        catalog = registry.publisher.catalog if is_of_all else registry.users.catalogs.of(self.principal)
         known = self._looked_up
         if known is None or known.catalog is not catalog or known.config is not config:
             known = self._looked_up = _LookedUp(self, catalog, config)

@@ -272,7 +272,7 @@ class InboundRequests:
         if len(queue) > 1:
             self.pause()  # a client that sends ahead waits for the answer before
         # The time of a head runs from its first byte, and a further byte does not give it more.
-        if not queue and parser.in_head and not self._in_head:
+        if not queue and parser.begun and not self._in_head:
             self._in_head = True
             self._timer.arm(HEAD_SECONDS, self.too_slow)
         if not self.count():
@@ -312,7 +312,7 @@ class InboundRequests:
         """A reader waits: take more of what was sent, or read more."""
         if self._parser.unread:
             self._loop.call_soon(self._go_on)
-        else:
+        elif self._paused:
             self._resume()
 
     def continue_body(self, request: Request) -> None:
@@ -323,7 +323,7 @@ class InboundRequests:
 
     def await_next(self) -> None:
         """All requests have their answers: the next one has its time to come, else the connection is closed."""
-        self._in_head = self._parser.in_head
+        self._in_head = self._parser.begun > 0
         if self._in_head:
             self._timer.arm(HEAD_SECONDS, self.too_slow)
         else:

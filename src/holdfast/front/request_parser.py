@@ -98,8 +98,8 @@ class RequestParser:
         self._data = b""
         self._at = 0
         """Where the bytes begin that were not read."""
-        self._seen = 0
-        """How many of them are the beginning of a head whose end is not here."""
+        self.begun = 0
+        """How many of them are the beginning of a head whose end is not here; not 0 while a head comes."""
         self._blank = 0
         """Bytes of the empty lines before a head (RFC 9112, 2.2)."""
         self.in_body = False
@@ -110,14 +110,9 @@ class RequestParser:
         """What reads the body, where it comes in chunks."""
 
     @property
-    def in_head(self) -> bool:
-        """Whether a head has begun and is not complete."""
-        return self._seen > 0
-
-    @property
     def unread(self) -> int:
         """How many bytes came and were not pulled."""
-        return len(self._data) - self._at - self._seen
+        return len(self._data) - self._at - self.begun
 
     def receive(self, data: bytes) -> None:
         """Bytes came."""
@@ -145,7 +140,7 @@ class RequestParser:
 
     def close(self) -> None:
         """No more bytes come, or none is wanted."""
-        self._data, self._at, self._seen = b"", 0, 0
+        self._data, self._at, self.begun = b"", 0, 0
 
     def _read_head(self) -> RequestHead | None:
         """The head that begins or goes on here; None if its end is not here.
@@ -153,24 +148,24 @@ class RequestParser:
         A head that comes byte by byte is copied with each byte: it is small, and has its time.
         """
         data = self._data
-        if not self._seen and data[self._at] in b"\r\n":
+        if not self.begun and data[self._at] in b"\r\n":
             at = len(data) - len(data[self._at :].lstrip(b"\r\n"))
             self._blank += at - self._at
             self._at = at
         start, room = self._at, HEAD_BYTES - self._blank
         if _BEGIN.match(data, start) is None and start < len(data):
             raise BadRequest(400)
-        end = data.find(_HEAD_END, max(start + self._seen - 3, start))
+        end = data.find(_HEAD_END, max(start + self.begun - 3, start))
         size = (end + len(_HEAD_END) if end >= 0 else len(data)) - start
         if end < 0 or size > room:
             if _BARE_NEWLINE.search(data, start, start + max(room, 0)):
                 raise BadRequest(400)
             if size > room:
                 raise BadRequest(431)
-            self._seen = size
+            self.begun = size
             return None
         head = _read(data, start, end)
-        self._at, self._seen, self._blank = start + size, 0, 0
+        self._at, self.begun, self._blank = start + size, 0, 0
         if "transfer-encoding" in head.headers:
             self._chunks = ChunkReader(most_trailers=MOST_HEADERS, most_bytes=HEAD_BYTES)
         else:
@@ -186,7 +181,7 @@ class RequestParser:
         return piece
 
     def __repr__(self) -> str:
-        state = "in a body" if self.in_body else "in a head" if self.in_head else "between requests"
+        state = "in a body" if self.in_body else "in a head" if self.begun else "between requests"
         return f"<RequestParser {state} unread={self.unread}>"
 
 
@@ -240,7 +235,7 @@ def _check(head: RequestHead) -> None:
             raise BadRequest(400)
     head.keep_alive = head.http_version == "1.1"
     if "connection" in headers:
-        options = {one.strip() for one in headers["connection"].lower().split(",")}
+        options = {*map(str.strip, headers["connection"].lower().split(","))}
         head.keep_alive = "close" not in options and (head.keep_alive or "keep-alive" in options)
 
 

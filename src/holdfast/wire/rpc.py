@@ -152,9 +152,9 @@ def notification_message(method: str, params: Mapping[str, Any] | None) -> Messa
     return {"jsonrpc": "2.0", "method": method} | ({"params": params} if params else {})
 
 
-def call_message(request_id: RequestId, method: str, params: Fields, *, progress: bool) -> bytes:
+def call_message(request_id: int, method: str, params: Fields, *, progress: bool) -> bytes:
     """A JSON-RPC request whose parameters are passed on as they are; our id is its progress token."""
-    raw_id = dumps(request_id)
+    raw_id = b"%d" % request_id
     if progress:
         meta = b'{"progressToken":%b}' % raw_id
         if "_meta" in params:

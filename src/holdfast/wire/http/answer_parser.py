@@ -258,7 +258,7 @@ def header_fields(data: bytes, start: int, end: int) -> list[tuple[str, str]] | 
         if not name or not colon:
             return None
         found.append((name.lower(), value.strip(" \t")))
-    names = "".join([name for name, _ in found]).encode("latin-1")
+    names = "".join(dict(found)).encode("latin-1")
     return None if names.translate(None, _TOKEN) else found
 
 

@@ -221,7 +221,8 @@ class ServerEvents:
         self._reader = EventReader(limits.message_bytes, skips=skips)
         self._came: Iterator[ServerEvent] = iter(())
         self._chunk, self._at = b"", 0
-        self._turns = Turns()
+        self._turns: Turns | None = None
+        """The steps in which a large piece is read."""
 
     def __aiter__(self) -> ServerEvents:
         return self
@@ -242,7 +243,8 @@ class ServerEvents:
                 if chunk is None:
                     raise StopAsyncIteration
                 self._chunk, self._at = chunk, 0
-            else:
+                self._turns = Turns() if len(chunk) > FED_BYTES else None
+            elif self._turns is not None:
                 await self._turns.offer()
             begin, self._at = self._at, self._at + FED_BYTES
             self._came = self._reader.feed(self._chunk[begin : self._at])
