@@ -14,16 +14,20 @@ What must never happen:
 - The time of a comparison tells how much of a guess was right. Signatures are compared in constant time, with every key
   of the ring.
 - A secret is shown. ``repr`` says how many there are.
+- What a client, a browser or a link gives back means the same in two spellings. What works once, or was ended, is known
+  by its text: ``from_text`` reads only what ``as_text`` writes.
 
 The purposes are part of what was written with them: ids that clients keep are opened by later versions.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import os
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
@@ -31,7 +35,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-__all__ = ["NONCE_BYTES", "SHORTEST_SECRET", "TAG_BYTES", "KeyRing", "Mac", "derive"]
+__all__ = ["NONCE_BYTES", "SHORTEST_SECRET", "TAG_BYTES", "KeyRing", "Mac", "as_text", "derive", "from_text"]
 
 SHORTEST_SECRET: Final = 32
 """Bytes. A secret of this length is taken for random, so that no slow function is needed to derive keys from it."""
@@ -49,6 +53,23 @@ def derive(secret: bytes, purpose: str, *, salt: bytes | None = None) -> bytes:
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=salt, info=f"holdfast {purpose}".encode()).derive(secret)
 
 
+def as_text(content: bytes) -> str:
+    """Bytes as a text that URLs, headers and cookies take as it is: base64 for URLs, without padding."""
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode("ascii")
+
+
+def from_text(text: str) -> bytes | None:
+    """The bytes that ``as_text`` writes so; None for every other text.
+
+    A decoder of base64 alone would also take padding, and other unused bits at the end.
+    """
+    try:
+        content = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except ValueError:
+        return None
+    return content if as_text(content) == text else None
+
+
 class KeyRing:
     """The secrets in force. A ring never changes: a hub that reads its secrets again makes another one."""
 
@@ -56,17 +77,14 @@ class KeyRing:
         if not secrets or any(len(secret) < SHORTEST_SECRET for secret in secrets):
             raise ValueError(f"a key ring needs secrets of at least {SHORTEST_SECRET} bytes")
         self._secrets = tuple(secrets)
-        self._derived: dict[tuple[str, bytes | None], tuple[bytes, ...]] = {}
+        self._derived = lru_cache(maxsize=MOST_DERIVED)(self._derive)
 
     def derived(self, purpose: str, *, salt: bytes | None = None) -> tuple[bytes, ...]:
         """The key of each secret for one purpose, the one in force first."""
-        found = self._derived.get((purpose, salt))
-        if found is None:
-            found = tuple(derive(secret, purpose, salt=salt) for secret in self._secrets)
-            while len(self._derived) >= MOST_DERIVED:
-                del self._derived[next(iter(self._derived))]
-            self._derived[purpose, salt] = found
-        return found
+        return self._derived(purpose, salt)
+
+    def _derive(self, purpose: str, salt: bytes | None) -> tuple[bytes, ...]:
+        return tuple(derive(secret, purpose, salt=salt) for secret in self._secrets)
 
     def seal(self, content: bytes, *, purpose: str, about: bytes = b"", salt: bytes | None = None) -> bytes:
         """Encrypt a content (AES-256-GCM). ``about`` is not kept in it, and must be the same when it is opened."""
@@ -83,6 +101,15 @@ class KeyRing:
             except InvalidTag:
                 continue
         return None
+
+    def seal_text(self, content: bytes, *, purpose: str, about: bytes = b"") -> str:
+        """A sealed content as a text."""
+        return as_text(self.seal(content, purpose=purpose, about=about))
+
+    def open_text(self, text: str, *, purpose: str, about: bytes = b"") -> bytes | None:
+        """The content of such a text; None if it is none, or no secret of this ring sealed it for this."""
+        sealed = from_text(text)
+        return self.open(sealed, purpose=purpose, about=about) if sealed is not None else None
 
     @property
     def newest(self) -> KeyRing:

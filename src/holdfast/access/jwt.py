@@ -31,7 +31,6 @@ their secrets are removed.
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 import json
 import logging
@@ -54,7 +53,7 @@ from holdfast.access.principals import Principal
 from holdfast.config import AccessRule, AccessSettings
 from holdfast.core import is_loopback
 from holdfast.errors import UsageError
-from holdfast.keys import KeyRing
+from holdfast.keys import KeyRing, as_text
 
 __all__ = [
     "KEY_SET_PATH",
@@ -463,4 +462,4 @@ class IdentityAssertions:
 def _thumbprint(key: dict[str, Any]) -> str:
     """The name of a key (RFC 7638): the same at every replica."""
     content = json.dumps({name: key[name] for name in ("crv", "kty", "x", "y")}, separators=(",", ":"), sort_keys=True)
-    return base64.urlsafe_b64encode(hashlib.sha256(content.encode()).digest()).decode().rstrip("=")
+    return as_text(hashlib.sha256(content.encode()).digest())

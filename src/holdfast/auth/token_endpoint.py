@@ -35,6 +35,7 @@ from holdfast.auth.grant import OAuthClient, is_safe
 from holdfast.config import is_key_text
 from holdfast.core import Redactor, classify_evidence, quoted, quoted_name, scopes_in
 from holdfast.errors import LoginFailed, ServerFailure
+from holdfast.keys import as_text
 from holdfast.wire import HttpAnswer, exchange
 
 __all__ = [
@@ -423,13 +424,9 @@ def _signed_by_secret(claims: Mapping[str, Any], secret: str, algorithm: str) ->
     """PyJWT warns about a short secret on every use; the authorization server chose it."""
     # The algorithm comes from the metadata of the server, which may name any.
     algorithm = algorithm if algorithm in _HASHES else "HS256"
-    parts = [_encoded(json.dumps(part).encode()) for part in ({"alg": algorithm, "typ": "JWT"}, dict(claims))]
+    parts = [as_text(json.dumps(part).encode()) for part in ({"alg": algorithm, "typ": "JWT"}, dict(claims))]
     signature = hmac.new(secret.encode(), ".".join(parts).encode(), _HASHES[algorithm]).digest()
-    return ".".join([*parts, _encoded(signature)])
-
-
-def _encoded(part: bytes) -> str:
-    return base64.urlsafe_b64encode(part).decode().rstrip("=")
+    return ".".join([*parts, as_text(signature)])
 
 
 def _loaded(key: str) -> tuple[Any, str]:

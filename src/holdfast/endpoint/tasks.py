@@ -11,15 +11,13 @@ hub that ends when it is not used must not end while a task runs whose client wi
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import secrets
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from holdfast.keys import SHORTEST_SECRET, KeyRing
+from holdfast.keys import SHORTEST_SECRET, KeyRing, as_text, from_text
 from holdfast.wire import (
     RELATED_TASK,
     Fields,
@@ -94,21 +92,18 @@ class TaskIds:
 
     def shown(self, task: ServerTask, principal: str) -> str:
         """The id of a task for one principal; the same each time."""
-        body = _text(json.dumps([task.server, task.id, *([self._home] if self._home else [])]).encode())
-        return f"{body}.{_text(self._ring().sign(_said(body, principal), purpose=_PURPOSE, size=_SEAL_BYTES))}"
+        body = as_text(json.dumps([task.server, task.id, *([self._home] if self._home else [])]).encode())
+        return f"{body}.{as_text(self._ring().sign(_said(body, principal), purpose=_PURPOSE, size=_SEAL_BYTES))}"
 
     def find(self, shown: str, principal: str) -> ServerTask | None:
         """The task that this principal was given the id of; None for every other id."""
         body, dot, seal = shown.partition(".")
         if not dot or len(shown) > _LONGEST_ID or not shown.isascii():
             return None
-        try:
-            given = _bytes(seal)
-        except (binascii.Error, ValueError):
-            return None
+        given = from_text(seal) or b""
         if not self._ring().verify(given, _said(body, principal), purpose=_PURPOSE, size=_SEAL_BYTES):
             return None
-        return ServerTask(*json.loads(_bytes(body)))
+        return ServerTask(*json.loads(from_text(body) or b""))
 
 
 def _lifetime(said: Fields) -> float:
@@ -150,11 +145,3 @@ def renamed(result: RawObject, server: str, ids: TaskIds, principal: str) -> Raw
         if (named := shown(about.get("taskId"))) is not None:
             changes["_meta"] = join_fields({**keys, RELATED_TASK: join_fields({**about, "taskId": named})})
     return result.changed(changes) if changes else result
-
-
-def _text(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")
-
-
-def _bytes(text: str) -> bytes:
-    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

@@ -24,12 +24,10 @@ hub's keys reads it.
 
 from __future__ import annotations
 
-import base64
 import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -212,17 +210,14 @@ class LoginsInConversation:
     def _state_for(self, call: Call, links: LoginLinks) -> str:
         content = {"request": request_identity(call), "until": links.wall() + PERSON_SECONDS}
         about = call.principal.encode("utf-8", "surrogatepass")
-        sealed = links.ring().seal(json.dumps(content).encode(), purpose=_PURPOSE, about=about)
-        return _MARK + base64.urlsafe_b64encode(sealed).decode()
+        return _MARK + links.ring().seal_text(json.dumps(content).encode(), purpose=_PURPOSE, about=about)
 
     def _check(self, call: Call, state: str) -> None:
         """Raise ``MCPError`` if a state was not made for this user and this request, or expired."""
         links, content = self._links, None
         if links is not None:
             about = call.principal.encode("utf-8", "surrogatepass")
-            with suppress(ValueError):
-                sealed = base64.urlsafe_b64decode(state.removeprefix(_MARK))
-                content = links.ring().open(sealed, purpose=_PURPOSE, about=about)
+            content = links.ring().open_text(state.removeprefix(_MARK), purpose=_PURPOSE, about=about)
         kept = json.loads(content) if content is not None else {}  # the seal is this hub's, so it has all its members
         if links is None or kept.get("request") != request_identity(call) or kept["until"] < links.wall():
             raise MCPError(INVALID_PARAMS, EXPIRED)
@@ -332,19 +327,14 @@ class LoginLinks:
         if not self._is_recognised(principal):
             return ""
         ticket = LoginTicket(principal=principal, server=server, program=program, until=self.wall() + LINK_SECONDS)
-        sealed = self.ring().seal(json.dumps(asdict(ticket)).encode(), purpose=_LINK_PURPOSE)
-        written = base64.urlsafe_b64encode(sealed).decode().rstrip("=")
+        written = self.ring().seal_text(json.dumps(asdict(ticket)).encode(), purpose=_LINK_PURPOSE)
         return f"{self.base}{CONNECT_PATH}?{urlencode({'ticket': written})}"
 
     def read(self, written: str) -> LoginTicket | None:
         """What a link says; None if this hub did not make it, or it expired."""
         if not written or len(written) > LONGEST_TICKET:
             return None
-        try:
-            sealed = base64.urlsafe_b64decode(written + "=" * (-len(written) % 4))
-        except ValueError:
-            return None
-        content = self.ring().open(sealed, purpose=_LINK_PURPOSE)
+        content = self.ring().open_text(written, purpose=_LINK_PURPOSE)
         ticket = LoginTicket(**json.loads(content)) if content is not None else None
         return ticket if ticket is not None and ticket.until > self.wall() else None
 

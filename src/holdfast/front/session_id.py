@@ -20,8 +20,6 @@ session ends 30 days after it began, or when its client ends it there.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import logging
 import os
 import secrets
@@ -52,7 +50,7 @@ from holdfast.front.session_store import (
     SessionRecord,
     SessionStore,
 )
-from holdfast.keys import NONCE_BYTES, SHORTEST_SECRET, TAG_BYTES, KeyRing
+from holdfast.keys import NONCE_BYTES, SHORTEST_SECRET, TAG_BYTES, KeyRing, as_text, from_text
 
 if TYPE_CHECKING:
     from holdfast.fleet import SharedEvents
@@ -105,12 +103,12 @@ class TicketSeal:
         """The session id. ``endpoint`` is the server of the endpoint, None for the endpoint of all servers."""
         packed = _packed(msgspec.msgpack.encode(ticket))
         sealed = self._ring.seal(packed, purpose=PURPOSE, about=_bound_to(endpoint, principal))
-        return _encoded(bytes((FORMAT,)) + sealed)
+        return as_text(bytes((FORMAT,)) + sealed)
 
     def open(self, session_id: str, *, endpoint: str | None, principal: str) -> SessionTicket | None:
         """The ticket of an id; None if no key of this ring sealed it for this endpoint and this principal."""
-        raw = _decoded(session_id)
-        if raw is None or raw[0] != FORMAT:
+        raw = from_text(session_id) if len(session_id) <= LONGEST_ID else None
+        if not raw or raw[0] != FORMAT:
             return None
         packed = self._ring.open(raw[1:], purpose=PURPOSE, about=_bound_to(endpoint, principal))
         return _unpacked(packed) if packed is not None else None
@@ -190,21 +188,6 @@ def _unpacked(packed: bytes) -> SessionTicket | None:
         return msgspec.msgpack.decode(written, type=SessionTicket, strict=True)
     except (zlib.error, msgspec.MsgspecError):
         return None
-
-
-def _encoded(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
-
-
-def _decoded(text: str) -> bytes | None:
-    """The bytes of an id; None if it is not exactly what ``_encoded`` writes: unused bits count too."""
-    if not text or len(text) > LONGEST_ID or not text.isascii():
-        return None
-    try:
-        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
-        return None
-    return raw if _encoded(raw) == text else None
 
 
 # The keys.

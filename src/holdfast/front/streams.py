@@ -16,7 +16,6 @@ may have changed meanwhile. A stream goes on only for a caller with the rights o
 
 from __future__ import annotations
 
-import base64
 import logging
 import re
 import secrets
@@ -34,6 +33,7 @@ from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, ErrorData
 from holdfast.endpoint import error_message, notice_message, result_message, result_pieces
 from holdfast.fleet import SharedEvent, SharedEvents
 from holdfast.front.requests import OutputBuffer, Reply, Request
+from holdfast.keys import as_text, from_text
 from holdfast.wire import Bytes, RawObject, loads
 
 if TYPE_CHECKING:
@@ -278,7 +278,7 @@ class EventId(NamedTuple):
     def request(self) -> bytes | None:
         """The id of the request of its stream, as JSON; None if it is not known."""
         try:
-            raw = base64.urlsafe_b64decode(self.suffix[1:] + "=" * (-len(self.suffix[1:]) % 4))
+            raw = from_text(self.suffix[1:]) or b""
             return raw if isinstance(loads(raw), str | int) else None
         except ValueError:
             return None
@@ -437,9 +437,7 @@ def _suffix(request: bytes | None) -> str:
     """What an event's id says about its stream: nothing for notices, else the id of the request."""
     if request is None:
         return ""
-    return "." + (
-        base64.urlsafe_b64encode(request).rstrip(b"=").decode() if len(request) <= _LONGEST_REQUEST_ID else ""
-    )
+    return "." + (as_text(request) if len(request) <= _LONGEST_REQUEST_ID else "")
 
 
 # A stream that is opened, or goes on.

@@ -18,7 +18,6 @@ site send a browser on to another after a sign-in: only a path of this hub is go
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import html
 import json
@@ -116,8 +115,7 @@ class SealedCookies:
         seconds = _SECONDS[kind]
         packed = zlib.compress(json.dumps({**content, "until": self._wall() + seconds}).encode(), 9)
         # Another hub with the same keys may have another issuer: the address is part of what is sealed.
-        sealed = self._ring().seal(packed, purpose=f"browser {kind}", about=self._base.encode())
-        value = base64.urlsafe_b64encode(sealed).decode()
+        value = self._ring().seal_text(packed, purpose=f"browser {kind}", about=self._base.encode())
         if len(value) > LONGEST_COOKIE:
             raise ValueError(f"{len(value)} characters")
         self._set(response, kind, value, int(seconds))
@@ -131,11 +129,7 @@ class SealedCookies:
         cookie = request.cookies.get(f"{self._name}-{kind}", "")
         if not cookie or len(cookie) > LONGEST_COOKIE:
             return None
-        try:
-            sealed = base64.urlsafe_b64decode(cookie)
-        except ValueError:
-            return None
-        packed = self._ring().open(sealed, purpose=f"browser {kind}", about=self._base.encode())
+        packed = self._ring().open_text(cookie, purpose=f"browser {kind}", about=self._base.encode())
         if packed is None:
             return None
         # Bounded, although only this hub can have sealed it: a key may be shared with a hub of another version.

@@ -31,7 +31,6 @@ browser runs elsewhere sends the last address instead.
 
 from __future__ import annotations
 
-import base64
 import hmac
 import html
 import json
@@ -73,6 +72,7 @@ from holdfast.core import State, command_line
 from holdfast.endpoint import CONNECT_PATH, LINK_SECONDS, LoginLinks, LoginTicket, View
 from holdfast.errors import HoldfastError, LoginFailed, UnknownServer
 from holdfast.hub import Hub
+from holdfast.keys import as_text
 
 if TYPE_CHECKING:
     from holdfast.auth import DeviceCode
@@ -262,7 +262,7 @@ class ConnectPage:
 
     def _csrf(self, ticket: LoginTicket, written: str) -> str:
         said = json.dumps([ticket.principal, written]).encode()
-        return base64.urlsafe_b64encode(self._links.ring().sign(said, purpose="login form")).decode()
+        return as_text(self._links.ring().sign(said, purpose="login form"))
 
     def _failed(self, ticket: LoginTicket, failed: HoldfastError) -> Response:
         self._record(ticket.principal, ticket.server, "failed", failed.message)
