@@ -9,8 +9,9 @@ What can happen, and what holds then:
 
 - The peer refuses connections, leaves, or does not speak gRPC: the call fails at once, and the next call dials again.
   There is no pause between dials: a peer that is back answers the next call.
-- A connection that stood before turns out to be closed (the peer was restarted): the call is made once more on a new
-  one. That is safe only for a method without side effects; the caller of ``unary`` promises that.
+- A connection that stood before turns out to be closed, or the peer says that it leaves (GOAWAY; it is restarted): the
+  call is made once more on a new one. That is safe only for a method without side effects; the caller of ``unary``
+  promises that. The peer may still answer what it took before it leaves, but h2 reads nothing after a GOAWAY.
 - No answer comes in time: that call fails. If the connection was silent since the call was sent, it is closed too.
   Else a peer that vanished without a word would hold up each call until TCP gives up, after a quarter of an hour.
 - The peer allows no more streams, or no more bytes: the call waits, within its deadline.
@@ -224,7 +225,10 @@ class _H2Connection(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        """Take what the peer sent. A peer that breaks the rules of HTTP/2 is left."""
+        """Take what the peer sent. A peer that breaks the rules of HTTP/2 is left.
+
+        What follows a GOAWAY in the same bytes breaks them too, for h2: so the call may do better on a new connection.
+        """
         from h2.exceptions import H2Error  # noqa: PLC0415 - an extra
 
         self._heard_at = self._loop.time()
@@ -232,7 +236,7 @@ class _H2Connection(asyncio.Protocol):
             for event in self._h2.receive_data(data):
                 self._take(event)
         except (H2Error, ValueError):  # a ValueError for bytes that are no frame at all
-            self._lose(GrpcFailed(NOT_GRPC))
+            self._lose(_ConnectionLost(NOT_GRPC))
             return
         self._flush()
 
@@ -319,7 +323,7 @@ class _H2Connection(asyncio.Protocol):
 
     def _give_up(self, number: int, stream: _GrpcCall) -> None:
         """The answer is not wanted any more, or did not come in time."""
-        if not self.is_usable or number not in self._streams:
+        if number not in self._streams:
             return
         if self._heard_at < stream.sent_at:
             self.abort()  # nothing came since: see the theory of operation
@@ -343,10 +347,7 @@ class _H2Connection(asyncio.Protocol):
         if isinstance(event, events.DataReceived):
             self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
         if isinstance(event, events.ConnectionTerminated):
-            self.is_usable = False  # calls that the peer took are answered still
-            for number, one in self._streams.items():
-                if number > (event.last_stream_id or 0):
-                    one.fail(_ConnectionLost(CLOSED))
+            self._lose(_ConnectionLost(CLOSED))
         stream = self._streams.get(getattr(event, "stream_id", None) or 0)
         if stream is None:
             return
