@@ -38,6 +38,7 @@ import math
 import time
 import urllib.request
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import lru_cache
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -302,6 +303,7 @@ LONGEST_PATH: Final = 1_024
 _PORTS: Final = {"http": 80, "https": 443}
 
 
+@lru_cache(maxsize=64)
 def is_endpoint(path: str) -> bool:
     """Whether a path is an MCP endpoint, of all servers or of one."""
     return path == "/mcp" or (path.startswith("/servers/") and path.endswith("/mcp") and path.count("/") == 3)

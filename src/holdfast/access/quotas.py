@@ -116,7 +116,8 @@ class Quotas:
     def begin_call(self, principal: str) -> PrincipalUse | QuotaExceeded:
         """Count a request in flight, until ``end_call`` of the result; or say why it is refused, and count nothing."""
         limits = self._settings()
-        use = self._use_of(principal)
+        label = principal if self._label is None else self._label(principal)
+        use = self._used.get(label) or self._use(label)
         if use.calls + use.calls_elsewhere >= limits.calls_in_flight:
             return self._refused(principal, QuotaExceeded("callsInFlight", limits.calls_in_flight, RETRY_SECONDS))
         if principal != LOCAL.name:
@@ -137,7 +138,7 @@ class Quotas:
         place of those that are there: a principal is refused only if all of its sessions are in use.
         """
         most = self.limits.sessions
-        use = self._use_of(principal)
+        use = self._use(principal if self._label is None else self._label(principal))
         if use.sessions + use.sessions_elsewhere >= most:
             make_room(principal)
         if use.sessions + use.sessions_elsewhere >= most:
@@ -200,10 +201,6 @@ class Quotas:
         if self._on_refused is not None:
             self._on_refused(principal, exceeded)
         return exceeded
-
-    def _use_of(self, principal: str) -> PrincipalUse:
-        label = principal if self._label is None else self._label(principal)
-        return self._used.get(label) or self._use(label)
 
     def _use(self, label: str) -> PrincipalUse:
         use = self._used.get(label)

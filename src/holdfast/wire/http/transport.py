@@ -92,13 +92,10 @@ class ServerSession:
         self._peer = peer
         self.id: str | None = None
         self._version: str | None = None
+        self.modern = False
+        """Whether the modern era was agreed on."""
         self.headers: Mapping[str, str] = ACCEPT
         """The headers that the protocol requires."""
-
-    @property
-    def modern(self) -> bool:
-        """Whether the modern era was agreed on."""
-        return self._version in MODERN_PROTOCOL_VERSIONS
 
     def agree(self, version: str | None) -> None:
         """A version is agreed on, or none yet, since a handshake begins."""
@@ -106,6 +103,7 @@ class ServerSession:
 
     def _name(self, version: str | None, session: str | None) -> None:
         self._version, self.id = version, session
+        self.modern = version in MODERN_PROTOCOL_VERSIONS
         named = {VERSION_HEADER: version, SESSION_HEADER: session}
         self.headers = ACCEPT | {name: value for name, value in named.items() if value is not None}
 
