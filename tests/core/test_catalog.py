@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.core.catalog import REMEMBERED, Catalog, Item, Listing, NameKey, Unknown, is_repeatable
-from holdfast.core.names import Kind, base_name
+from holdfast.core.names import Kind, base_name, is_own_name
 
 ALLOWED = re.compile(r"[A-Za-z0-9_-]{1,48}")
 
@@ -45,6 +45,19 @@ def test_a_tool_is_named_after_its_server() -> None:
 def test_a_prefix_takes_the_place_of_the_servers_id_and_an_empty_one_leaves_the_name_alone() -> None:
     made = catalog(tools("files", "read"), tools("git", "log"), files="fs", git="")
     assert shown(made) == ["fs__read", "log"]
+
+
+@pytest.mark.requirement("SEC-21")
+def test_a_name_of_the_hub_is_given_to_no_server_and_said_to_be_the_hubs() -> None:
+    made = catalog(tools("bare", "holdfast_status", "find_tools"), tools("holdfast", "call"), bare="")
+    assert not [name for name in shown(made) if is_own_name(name)]
+    taken = [(one.wanted, one.holder) for one in made.collisions]
+    assert taken == [
+        (name, NameKey(Kind.TOOL, "", name)) for name in ("holdfast_status", "find_tools", "holdfast__call")
+    ]
+    for name in ("holdfast_status", "find_tools", "holdfast__call"):
+        assert isinstance(made.resolve(name), Unknown)
+        assert list(made.possible_owners(name)) == [], "no server is asked for it"
 
 
 @pytest.mark.parametrize(

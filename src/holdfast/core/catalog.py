@@ -41,6 +41,7 @@ from holdfast.core.names import (
     is_own_name,
     is_own_uri,
     item_hashes,
+    lead_of,
     name_leads,
     named_server,
     nearest,
@@ -483,8 +484,7 @@ def _kept(catalog: CatalogNames, names: Mapping[NameKey, str]) -> dict[NameKey, 
 def _had(catalog: CatalogNames, key: NameKey, name: str) -> bool:
     """Whether this configuration gives an item that name at another length."""
     prefix = catalog.own_prefixes[key.server]
-    whole = f"{prefix}__{key.original}" if prefix else key.original
-    if name == whole:
+    if name == lead_of(prefix) + key.original:
         return len(name) <= LONGEST_NAME and claiming_prefix(name, prefix, catalog.prefixes) is None
     found = hash_in(name)
     return found is not None and _is_shortened(key, found, shortened_tails(name, key.server, prefix))
@@ -499,8 +499,8 @@ def _former_owner(catalog: CatalogNames, name: str, kind: Kind) -> NameKey | Non
 def _former_of(catalog: CatalogNames, server: str, name: str, kind: Kind) -> NameKey | None:
     """The item of one server that had a name at another length."""
     prefix = catalog.own_prefixes[server]
-    if name.startswith(f"{prefix}__") or not prefix:
-        whole = NameKey(kind, server, name.removeprefix(f"{prefix}__") if prefix else name)
+    if name.startswith(lead := lead_of(prefix)):
+        whole = NameKey(kind, server, name.removeprefix(lead))
         if whole in catalog.names and _had(catalog, whole, name):
             return whole
     found = hash_in(name)
@@ -630,7 +630,7 @@ class _Namer:
         other = claiming_prefix(wanted, self._prefix, self._prefixes)
         if other is None:
             other = self._server if self._written is None else self._written
-        holder = NameKey(key.kind, self._prefixes[other], wanted.removeprefix(f"{other}__") if other else wanted)
+        holder = NameKey(key.kind, self._prefixes[other], wanted.removeprefix(lead_of(other)))
         self._new.append(Collision(key, wanted, given, holder))
 
     def _uri_name(self, key: NameKey) -> str:

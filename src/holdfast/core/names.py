@@ -48,6 +48,7 @@ __all__ = [
     "is_own_name",
     "is_own_uri",
     "item_hashes",
+    "lead_of",
     "name_leads",
     "named_server",
     "near",
@@ -163,10 +164,15 @@ def base_name(kind: Kind, server: str, original: str, prefix: str | None, longes
     if kind in _BY_URI:
         return original
     lead = server if prefix is None else prefix
-    joined = f"{lead}__{original}" if lead else original
+    joined = lead_of(lead) + original
     if len(joined) <= longest and _FITS.fullmatch(joined):
         return joined
     return f"{_shortened(lead, original, longest)}_{_digest(server, original)}"
+
+
+def lead_of(prefix: str) -> str:
+    """What a name under this prefix begins with, if it is not shortened; nothing without a prefix."""
+    return f"{prefix}__" if prefix else ""
 
 
 def distinct_name(kind: Kind, server: str, original: str, wanted: str, turn: int, longest: int = NAME_LENGTH) -> str:
