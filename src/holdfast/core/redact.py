@@ -468,9 +468,7 @@ def _hide_in_url(path: str) -> str:
 
 def _is_secret_place(piece: str) -> bool:
     """Whether a segment or a value of a URL is a secret. A package or a file in a URL has dots."""
-    return has_secret_shape(piece, uuid=True) or any(
-        has_secret_shape(part, uuid=True) for part in piece.split(".") if len(part) < len(piece)
-    )
+    return any(has_secret_shape(part, uuid=True) for part in {piece, *piece.split(".")})
 
 
 def _hide_named(text: str) -> str:

@@ -442,7 +442,7 @@ def _peer_tripped(life: LifecycleState, event: PeerTripped, step: Step) -> None:
         life.timers[RetryDue] = at
     else:
         life.timers[SelfProbeDue] = at
-    if life.address_watch.answers and AddressCheckDue in life.timers:
+    if life.address_watch.answers:
         life.timers[AddressCheckDue] = at
 
 
