@@ -363,7 +363,7 @@ class RedisEvents(RedisClient):
             async with client.pipeline(transaction=False) as pipe:
                 for write in writes:
                     key = self.key(f"events:{write.log}")
-                    pipe.xadd(key, {"blob": write.blob}, maxlen=max(write.keep, 1), approximate=False)
+                    pipe.xadd(key, {"blob": write.blob}, maxlen=write.keep, approximate=False)
                     pipe.expire(key, int(KEPT_SECONDS))
                 await pipe.execute()
 

@@ -188,9 +188,10 @@ class SharedDecisions:
         until = state.now() + EVERYWHERE_SECONDS
         member.pace.watch_tickets(until)
         state.wake.set()
+        # After each exchange, and not at the end once more: no exchange has brought anything since.
         while not all(member.is_everywhere(ticket, state.now()) for ticket in waiting):
-            if state.now() >= until or not await state.waiting.wait(state.changed, until):
-                return all(member.is_everywhere(ticket, state.now()) for ticket in waiting)
+            if not await state.waiting.wait(state.changed, until):
+                return False
         return True
 
 

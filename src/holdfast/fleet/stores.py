@@ -84,7 +84,7 @@ class FleetStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogWrite:
-    """One more blob of a log of events, and how many of its latest stay."""
+    """One more blob of a log of events, and how many of its latest stay: this one at least."""
 
     log: str
     blob: bytes
@@ -316,13 +316,13 @@ class MemoryEvents:
             _, blobs = self._logs.pop(write.log, (0.0, []))
             blobs.append(write.blob)
             self.held += len(write.blob)
-            while len(blobs) > max(write.keep, 1):
+            while len(blobs) > write.keep:
                 self.held -= len(blobs.pop(0))
             self._logs[write.log] = (now + KEPT_SECONDS, blobs)
         while self._logs:
             oldest = next(iter(self._logs))
             until, blobs = self._logs[oldest]
-            if until > now and (self.held <= self._most or len(self._logs) == 1):
+            if until > now and self.held <= self._most:
                 break
             self.held -= sum(map(len, blobs))
             del self._logs[oldest]
