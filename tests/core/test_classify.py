@@ -198,6 +198,19 @@ def test_having_connected_before_matters_for_unreachable_servers_alone() -> None
     assert all(isinstance(seen, NetworkFailure) for seen in changed)
 
 
+@pytest.mark.requirement("LIFE-22", "LIFE-25")
+@pytest.mark.parametrize("before", [True, False], ids=["connected before", "never connected"])
+def test_an_address_is_watched_where_nothing_answers_and_a_server_that_answers_is_asked_again(before: bool) -> None:
+    verdicts = [(seen, classify_evidence(seen, connected_before=before)) for seen in EVERY_EVIDENCE]
+    assert {seen.fault for seen, verdict in verdicts if verdict.unreachable and isinstance(seen, NetworkFailure)} == {
+        NetworkFault.REFUSED,
+        NetworkFault.NAME_RESOLUTION,
+    }
+    for seen, verdict in verdicts:
+        assert verdict.answers == (isinstance(seen, HttpStatus) and verdict.status == "transient"), seen
+        assert not verdict.unreachable or isinstance(seen, NetworkFailure), seen
+
+
 def texts_of(seen: Evidence) -> list[str]:
     return [
         field.name
@@ -349,6 +362,12 @@ def test_a_reason_is_one_line_of_bounded_length_for_any_text_of_a_server(make: C
     reason = classify_evidence(make("line one\r\n" + "word " * 100_000 + "\n end")).reason
     assert len(reason) < 400
     assert len(reason.splitlines()) == 1
+
+
+def test_a_timeout_before_anything_was_sent_asks_for_a_look_at_the_network_and_not_for_more_time() -> None:
+    hint = classify_evidence(TimedOut(doing="a connection", after=1, sent=False)).hint
+    assert "its host is up" in hint
+    assert "raise" not in hint
 
 
 def test_a_timeout_names_the_setting_that_gives_more_time() -> None:

@@ -71,6 +71,18 @@ def test_liveness_checks_that_fail_count_like_any_failure() -> None:
     assert slot.state() is State.RECONNECTING
 
 
+@pytest.mark.requirement("LIFE-10")
+def test_a_completed_call_ends_the_row_of_failures_of_its_connection() -> None:
+    slot = connected()
+    for _ in range(2):
+        for _ in range(2):
+            slot.send(CallTimedOut(slot.lease))
+            slot.send(LivenessFailed(slot.lease, "no answer"))
+        assert slot.state() is State.CONNECTED
+        slot.complete_call()
+        assert slot.machine.health(0.0).failures == 0
+
+
 def test_its_repr_says_how_it_stands() -> None:
     slot = connected()
     slot.send(TransportLost(slot.lease))

@@ -38,7 +38,8 @@ def refreshes(slot: SlotHarness, seconds: float) -> int:
 
 def test_the_connection_stands_and_nothing_is_dialed() -> None:
     slot = connected()
-    adopt(slot, LifecyclePolicy(refresh=5.0, standing=5.0, idle_after=1.0, backoff=(1.0,), failures=1))
+    adopt(slot, LifecyclePolicy(refresh=5.0, standing=5.0, idle_after=1.0, backoff=(1.0,), failures=1, self_probe=2.0))
+    slot.advance(4.0)
     assert (slot.state(), slot.machine.connection, len(slot.dials)) == (State.CONNECTED, 1, 1)
 
 

@@ -104,6 +104,17 @@ def test_what_is_missing_is_named() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "version"),
+    [("npxver", "99.99.99"), ("npxdep", "^1.0.6"), ("uvxver", "99.9.9"), ("pnpmver", "99.9.9"), ("npx404", "")],
+)
+def test_a_version_that_the_registry_does_not_have_is_named(name: str, version: str) -> None:
+    need = need_of(output(name))
+    assert need is not None
+    assert need.version == version
+    assert (f"no version {version} of" in hint_for(need)) == bool(version)
+
+
+@pytest.mark.parametrize(
     ("name", "needed", "instead"),
     [
         ("brave", ("BRAVE_API_KEY",), ("BRAVE_API_KEY_FILE",)),
