@@ -26,8 +26,10 @@ from holdfast.fleet import (
     PeerRefused,
     Peers,
     PeerUnreachable,
+    peers as peers_module,
     written,
 )
+from holdfast.fleet.peers import LEAVES_SECONDS, bind_peer, bind_unix
 from holdfast.front import tls
 from holdfast.front.peer_requests import PeerListener, refuse_forwarded
 from holdfast.front.requests import BodyBudget, Reply, Request
@@ -255,6 +257,79 @@ async def test_all_replicas_are_asked_and_one_that_does_not_answer_is_left_out(f
     assert fleet.hubs["b"].released == fleet.hubs["d"].released == [ClientKey("ada", "k")]
 
 
+async def test_a_replica_that_started_again_is_asked_at_its_new_address_and_the_old_connection_ends(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    a = await fleet.add("a")
+    await fleet.add("b")
+    assert await send(a, "b") == b"echo hello"
+    (before,), first = fleet.listeners["b"].connections, fleet.hubs["b"]
+    await fleet.add("b", at=PeerAddress.parse(f"unix:{tmp_path}/b"))
+    assert await send(a, "b") == b"echo hello"
+    assert (len(first.came), len(fleet.hubs["b"].came)) == (1, 1)
+    await came_true(lambda: before.out.lost)
+
+
+async def test_the_connections_to_a_replica_that_left_end_by_themselves(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers_module, "WATCH_SECONDS", 0.01)
+    a = await fleet.add("a")
+    for name in ("b", "c"):
+        await fleet.add(name)
+        assert await send(a, name) == b"echo hello"
+    ((left,), (stays,)) = (fleet.listeners[name].connections for name in ("b", "c"))
+    del fleet.known["b"]
+    await came_true(lambda: left.out.lost)
+    assert await send(a, "c") == b"echo hello"
+    assert not stays.out.lost
+
+
+async def test_a_replica_that_leaves_is_remembered_for_a_moment_and_only_if_it_is_present(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = await fleet.add("a")
+    await fleet.add("b")
+    now = anyio.current_time()
+    monkeypatch.setattr(anyio, "current_time", lambda: now)
+    assert a.leaving == frozenset()
+    a.note_leaving(["b", "unknown"])
+    assert a.leaving == {"b"}
+    now += LEAVES_SECONDS - 0.5
+    a.note_leaving(["b"])  # said once more, by a replica that heard of it from this one
+    assert a.leaving == {"b"}
+    now += 0.5
+    assert a.leaving == frozenset()
+
+
+async def test_a_replica_that_cannot_be_asked_is_present_and_is_no_one_to_ask(fleet: Fleet) -> None:
+    a = await fleet.add("a")
+    await fleet.add("c")
+    await fleet.add("b", at=None)
+    assert (a.present, a.others) == (("b", "c"), ("c",))
+
+
+async def test_an_answer_that_is_late_or_means_nothing_is_a_failure_and_no_answer(fleet: Fleet, tmp_path: Path) -> None:
+    a = await fleet.add("a")
+    head = b"HTTP/1.1 %d x\r\nconnection: close\r\ncontent-length: 3\r\n\r\n[1]"
+    answers = [head % 500, head % 200]
+
+    async def answer(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            await (stream.send(answers.pop(0)) if answers else anyio.sleep_forever())
+
+    async with await anyio.create_unix_listener(tmp_path / "odd") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, answer)
+        fleet.known["odd"] = f"unix:{tmp_path}/odd"
+        with pytest.raises(PeerFailed, match="it answered 500"):
+            await a.ask("odd", "forget", {}, within=5)
+        assert await a.ask("odd", "forget", {}, within=5) == {}
+        with pytest.raises(PeerFailed, match=r"no answer within 0\.05 s"):
+            await a.ask("odd", "forget", {}, within=0.05)
+        tasks.cancel_scope.cancel()
+
+
 async def test_connections_of_a_removed_key_end_and_the_next_request_makes_others(fleet: Fleet) -> None:
     ring = [KeyRing([OTHER, KEY])]
     a = await fleet.add("a", keys=lambda: ring[0])
@@ -316,7 +391,12 @@ async def test_a_stranger_comes_to_no_request_and_its_silence_is_cut(
     assert not fleet.hubs["a"].came
 
 
-@pytest.mark.parametrize("text", ["", "10.0.0.1:80", "http://a:1", "tcp://a", "tcp://:1", "tcp://a:x", "unix:relative"])
+LONGEST_PATH = "/" + "x" * 99
+
+
+@pytest.mark.parametrize("text", ["", "10.0.0.1:80", "http://a:1", "tcp://a", "tcp://:1", "tcp://a:x", "tcp://a:1/x",
+                                  "tcp://a:1?x", "tcp://a:1#x", "tcp://ada@a:1", "unix:relative", "unix:/a\0b",
+                                  f"unix:{LONGEST_PATH}x"])  # fmt: skip
 def test_a_bad_address_is_refused_with_a_hint(text: str) -> None:
     with pytest.raises(UsageError) as refused:
         PeerAddress.parse(text)
@@ -326,6 +406,42 @@ def test_a_bad_address_is_refused_with_a_hint(text: str) -> None:
 def test_an_address_of_ipv6_needs_no_brackets() -> None:
     assert str(PeerAddress.parse("tcp://fd00::12:8766")) == "tcp://[fd00::12]:8766"
     assert PeerAddress.parse("tcp://[::1]:0") == PeerAddress(host="::1", port=0)
+
+
+def test_an_address_is_written_as_it_is_read() -> None:
+    for text in ("tcp://replica-1.example:8766", "tcp://10.0.0.1:80", f"unix:{LONGEST_PATH}"):
+        assert str(PeerAddress.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "bound"),
+    [
+        ("tcp://127.0.0.1:0", "127.0.0.1"),
+        ("tcp://[::1]:0", "::1"),
+        ("tcp://localhost:0", "0.0.0.0"),
+        ("tcp://192.0.2.1:0", "0.0.0.0"),
+        ("tcp://[2001:db8::1]:0", "::"),
+    ],
+    ids=["own", "own-v6", "a-name", "translated", "translated-v6"],
+)
+def test_an_address_of_another_machine_is_listened_for_on_all_interfaces(text: str, bound: str) -> None:
+    listener, told = bind_peer(PeerAddress.parse(text))
+    with listener:
+        host, port = listener.getsockname()[:2]
+    assert (host, told) == (bound, PeerAddress(host=PeerAddress.parse(text).host, port=port))
+
+
+def test_a_private_socket_replaces_one_that_a_killed_hub_left_and_no_other_file(tmp_path: Path) -> None:
+    path = tmp_path / "replica"
+    bind_unix(path).close()
+    assert path.is_socket()
+    with bind_unix(path), pytest.raises(OSError, match="in use"):
+        bind_unix(path)
+    path.unlink()
+    path.write_text("a file of the user")
+    with pytest.raises(OSError, match="in use"):
+        bind_unix(path)
+    assert path.read_text() == "a file of the user"
 
 
 def test_an_address_in_use_is_named() -> None:

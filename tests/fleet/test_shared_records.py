@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import base64
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
 import pytest
 
-from holdfast.core import Item, Listing, events as on
+from holdfast.core import FleetRecord, Item, Listing, Ticket, events as on, record_key, replica_tag
 from holdfast.fleet import shared_records
 from holdfast.fleet.shared_records import (
+    EVERYWHERE_SECONDS,
     ConfigComparison,
     SharedDecisions,
     SharedEvidence,
@@ -91,6 +93,7 @@ def test_a_question_is_sealed_and_read_by_the_replicas_with_the_key(state: State
     ], "it is bound to its id, and to the key"
     questions(state).note_question("q1", None, 9.0)
     assert state.wrote["question/q1"] == {"until": 9.0}
+    assert questions(state).home == replica_tag("here")
 
 
 @pytest.mark.requirement("SEC-19")
@@ -169,6 +172,71 @@ async def test_a_decision_that_cannot_be_everywhere_is_told_so_at_once(state: St
     known.member.strangers, known.not_shared_since = 0, 7.0
     assert await SharedDecisions(known).scope("a") == "this replica only"
     assert not state.wake.is_set()
+
+
+async def test_a_decision_is_told_to_be_everywhere_once_every_exchange_says_so_and_not_after_the_time_for_it(
+    state: State,
+) -> None:
+    known: Any = state
+    switch, pin = record_key("switch", "a"), record_key("pin", "a", "echo")
+    others = (record_key("switch", "ab"), record_key("pin", "ab", "echo"), record_key("evidence", "a"))
+    known.member.book = {key: FleetRecord(key, f"stamp of {key}", "{}") for key in (switch, pin, *others)}
+    known.member.strangers, known.not_shared_since = 0, None
+    known.member.peers = dict.fromkeys(["here", "there"])
+    arrived: set[str] = set()
+    asked: set[Ticket] = set()
+    watched: list[float] = []
+
+    def is_everywhere(ticket: Ticket, now: float) -> bool:
+        asked.add(ticket)
+        return ticket.key in arrived
+
+    async def wait(changed: anyio.Event, until: float) -> bool:
+        assert (changed, until) == (known.changed, 5.0 + EVERYWHERE_SECONDS)
+        if not coming:
+            return False
+        arrived.add(coming.pop())
+        return True
+
+    known.member.is_everywhere, known.member.pace = is_everywhere, SimpleNamespace(watch_tickets=watched.append)
+    known.now, known.changed, known.waiting = lambda: 5.0, anyio.Event(), SimpleNamespace(wait=wait)
+    decisions = SharedDecisions(known)
+    coming = [switch]
+    assert await decisions.scope("a") == "this replica only", "the approval did not arrive"
+    assert state.wake.is_set()
+    assert watched == [5.0 + EVERYWHERE_SECONDS]
+    coming = [pin]
+    assert await decisions.scope("a") == "all 2 replicas"
+    del known.member.peers["there"]
+    assert await decisions.scope("a") == "the fleet"
+    assert asked == {Ticket(key, f"stamp of {key}") for key in (switch, pin)}
+
+
+def test_a_slot_asks_for_the_right_to_probe_under_its_definition_and_gives_it_back(state: State) -> None:
+    told: list[tuple[object, ...]] = []
+    state.member.probes = SimpleNamespace(
+        want=lambda *about, definition: told.append((*about, definition)), release=lambda *about: told.append(about)
+    )
+    known: Any = state
+    known.now = lambda: 5.0
+    evidence = SharedEvidence(known, cast("Any", None))
+    for act in (
+        partial(evidence.claim, "a", 7.0, 2),
+        partial(evidence.claim, "unknown", None, 0),
+        partial(evidence.release, "a", 3.0),
+    ):
+        state.wake = anyio.Event()
+        act()
+        assert state.wake.is_set()
+    assert told == [("a", 7.0, 2, 5.0, "defined"), ("unknown", None, 0, 5.0, ""), ("a", 3.0)]
+
+
+async def test_evidence_of_another_replica_reaches_the_slot_that_has_the_same_definition(state: State) -> None:
+    evidence = SharedEvidence(cast("Any", state), cast("Any", None))
+    value = '{"definition": "defined", "up": true}'
+    for definition in ("defined", "another"):
+        evidence.learn("a", definition, FleetRecord(record_key("evidence", "a"), "stamp", value))
+    assert state.host.heard == [("handle", "a", on.PeerRecovered())]
 
 
 async def test_configurations_are_compared_only_while_the_store_answers(state: State) -> None:
