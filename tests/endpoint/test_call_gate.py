@@ -27,7 +27,7 @@ from holdfast.endpoint.call_gate import CallAudit, argument_hash
 from holdfast.endpoint.clients import Call, Client as HubClient, LivesElsewhere
 from holdfast.endpoint.message import read_message
 from holdfast.endpoint.view import View
-from holdfast.errors import CallForbidden, HoldfastError, NotApproved, NotAudited
+from holdfast.errors import CallForbidden, HoldfastError, NotApproved, NotAudited, NotAuthorized
 from holdfast.front.app import create_app
 from holdfast.hub.call_approvals import (
     MOST_OF_CALLER,
@@ -582,6 +582,44 @@ async def test_a_call_that_waited_for_its_server_is_judged_by_the_rules_of_now(
         await hub.apply(config_from_mapping({"mcpServers": servers, "holdfast": {"access": rules}}))
         with pytest.raises(refusal, match="echo"):
             gate.check_again(call)
+
+
+@pytest.mark.requirement("SEC-14")
+@pytest.mark.parametrize("before", [{}, {"rules": [{"effect": "allow"}]}, {"extAuthz": {"address": "127.0.0.1:8"}}])
+@pytest.mark.parametrize("rules", [{}, {"rules": [{"effect": "allow"}]}])
+async def test_a_call_that_waited_for_its_server_is_not_made_past_a_service_that_was_never_asked(
+    before: dict[str, Any], rules: dict[str, Any]
+) -> None:
+    servers = {"o": {"url": "http://127.0.0.1:9/mcp", "enabled": False}}
+    document = {"mcpServers": servers, "holdfast": {"access": before}}
+    async with Hub.from_config(document) as hub:
+        waiting = await call(client(), Line(), name="echo", arguments={})
+        waiting.to("o", waiting.params, repeatable=False)
+        gate = Broker(hub).gate
+        judged = gate.judge(waiting)
+        if judged is not None and "extAuthz" in before:
+            judged.authz = "allowed"
+        gate.check_again(waiting)
+        access = {**rules, "extAuthz": {"address": "127.0.0.1:9"}}
+        await hub.apply(config_from_mapping({"mcpServers": servers, "holdfast": {"access": access}}))
+        with pytest.raises(NotAuthorized, match="echo"):
+            gate.check_again(waiting)
+
+
+@pytest.mark.requirement("SEC-14")
+async def test_a_call_that_the_same_service_allowed_stays_allowed_where_other_rules_came_into_force() -> None:
+    servers = {"o": {"url": "http://127.0.0.1:9/mcp", "enabled": False}}
+    access: dict[str, Any] = {"extAuthz": {"address": "127.0.0.1:9"}}
+    async with Hub.from_config({"mcpServers": servers, "holdfast": {"access": access}}) as hub:
+        waiting = await call(client(), Line(), name="echo", arguments={})
+        waiting.to("o", waiting.params, repeatable=False)
+        gate = Broker(hub).gate
+        judged = gate.judge(waiting)
+        assert judged is not None
+        judged.authz = "allowed"
+        access["rules"] = [{"effect": "allow"}]
+        await hub.apply(config_from_mapping({"mcpServers": servers, "holdfast": {"access": access}}))
+        gate.check_again(waiting)
 
 
 class Recorder:

@@ -160,9 +160,12 @@ class CallGate:
 
     def check_again(self, call: Call) -> None:
         """A call waited for its server. If the rules changed meanwhile, it is judged again; raises if it is refused."""
-        before, policy = call.judged, self._hub.registry.policy
-        if policy.is_open if before is None else before.policy.version == policy.version:
+        before, registry = call.judged, self._hub.registry
+        policy, service = registry.policy, registry.config.settings.access.ext_authz
+        if before is None and policy.is_open and service.address is None:
             return
+        if before is not None and before.policy.version == policy.version:
+            return  # the version is that of the service too
         judged = self.judge(call)
         if judged is None:
             return
@@ -172,6 +175,11 @@ class CallGate:
             raise NotApproved(
                 f"{judged.what} was not called: the rules changed while it waited, and it needs an approval now",
                 hint="Make the call again to be asked.",
+            )
+        if service.address is not None and (before is None or before.policy.settings.ext_authz != service):
+            raise NotAuthorized(
+                f"{judged.what} was not called: the authorization service of the hub changed while it waited",
+                hint="Make the call again. Then the service is asked.",
             )
 
     async def note_round(self, judged: Judgement, result: RawObject) -> None:
