@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from mcp import Client, MCPError
 
 from holdfast.access import Principal
 from holdfast.endpoint import Client as HubClient, clients, input_required
-from holdfast.endpoint.input_required import OpenCall, next_round, request_identity
+from holdfast.endpoint.input_required import OpenCall, PendingCalls, next_round, request_identity
 from holdfast.errors import CallFailed
 from holdfast.files import replace_file
 from holdfast.wire import LoadedObject, RawObject
@@ -114,6 +115,38 @@ async def test_one_call_more_than_may_wait_for_clients_is_refused_and_ends_at_it
             await came_true(lambda: len(calls) == 1)
         result = await _request(client, first.request_state)
     assert result.content[0].text == "red"
+
+
+@pytest.mark.requirement("HUB-7", "SEC-11")
+async def test_the_pending_calls_of_one_principal_leave_room_for_those_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(input_required, "MOST_OF_PRINCIPAL", 2)
+
+    async def question_of(name: str) -> bytes:
+        asking = client(modern=True, identity=Principal(name=name, source="token"))
+        request = await call(asking, Line(), name="ask")
+
+        async def work() -> RawObject:
+            assert request.open is not None
+            await request.open.ask("roots/list", None)
+            raise AssertionError("no one answers")
+
+        result = await pending.begin(request, work)
+        return bytes(result.get("requestState") or b"")
+
+    async with anyio.create_task_group() as tasks:
+
+        def start(work: Callable[..., Coroutine[Any, Any, None]], *given: Any) -> None:
+            tasks.start_soon(work, *given)
+
+        pending = PendingCalls(None, start)
+        states = {await question_of("ann"), await question_of("ann")}
+        with pytest.raises(MCPError, match="too many calls wait"):
+            await question_of("ann")
+        states |= {await question_of("bob"), await question_of("bob")}
+        assert len(states) == 4
+        pending.close()
 
 
 @pytest.mark.requirement("HUB-7")

@@ -64,6 +64,9 @@ OUTBOX = 4_096
 MAX_PENDING = 1_000
 """How many calls may be pending at a time; beyond that a server's request is refused."""
 
+MOST_OF_PRINCIPAL = 250
+"""The same for one principal. The quota of calls in flight does not see them: each has its answer, a question."""
+
 
 _MARK = "holdfast."
 
@@ -236,7 +239,8 @@ class PendingCalls:
     def _keep(self, call: OpenCall) -> RawObject:
         """Keep a call and return the ``input_required`` result for its client."""
         self._sweep()  # those whose clients are late count no more, also if ``expire`` has not come round
-        if len(self._calls) >= MAX_PENDING:
+        of_principal = sum(one.call.principal == call.call.principal for one in self._calls.values())
+        if len(self._calls) >= MAX_PENDING or of_principal >= MOST_OF_PRINCIPAL:
             call.cancel()
             raise MCPError(INTERNAL_ERROR, "too many calls wait for answers of their clients")
         handle = self._prefix + secrets.token_urlsafe(32)
