@@ -243,6 +243,71 @@ async def test_what_is_no_hello_ends_its_connection_alone(scene: Scene, line: by
         assert await client.ask(1, "ping") == {}
 
 
+@pytest.mark.requirement("DX-8")
+async def test_a_process_that_is_killed_before_it_read_its_answers_ends_its_connection_alone(scene: Scene) -> None:
+    async with scene.joined() as (first, _):
+        await first.ask(1, "ping")
+        with socket.socket(socket.AF_UNIX) as killed:
+            killed.connect(str(scene.place.path))
+            for line in ({"holdfast": HELLO}, {"holdfast": BEGIN}, {"jsonrpc": "2.0", "id": 1, "method": "ping"}):
+                killed.sendall(json.dumps(line).encode() + b"\n")
+            with anyio.fail_after(20):
+                await came_true(lambda: len(_unread(killed).splitlines()) == 2)
+        with anyio.fail_after(20):
+            await came_true(lambda: len(scene.server.clients) == 1)
+        await first.ask(2, "ping")
+
+
+def _unread(one: socket.socket) -> bytes:
+    """What came, which stays unread: such a connection is reset when it is closed."""
+    with suppress(BlockingIOError):
+        return one.recv(1 << 16, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    return b""
+
+
+BEGUN_BEFORE = {"handshake": json.dumps({"jsonrpc": "2.0", "id": 1, **INITIALIZE})}
+
+
+@pytest.mark.requirement("DX-8")
+@pytest.mark.parametrize(
+    ("hello", "begun"),
+    [
+        ({}, {"environment": ["TOKEN"]}),
+        ({}, {"sent": "many"}),
+        ({}, {"sent": 10**400}),
+        ({}, {"question": None}),
+        ({}, {"question": float("inf")}),
+        ({}, {"handshake": 7}),
+        ({}, {"handshake": "no json", "level": 3}),
+        ({}, {**BEGUN_BEFORE, "subscribed": 7}),
+        ({}, {**BEGUN_BEFORE, "listed": [["a"], {}]}),
+        ({}, {**BEGUN_BEFORE, "level": {"a": 1}}),
+        ({"pid": float("inf")}, {}),
+        ({"pid": 10**400}, {}),
+        ({"pid": "x", "folder": ["/projects"]}, {}),
+    ],
+)
+async def test_a_process_that_says_what_was_not_agreed_ends_its_connection_alone(
+    scene: Scene, hello: dict[str, Any], begun: dict[str, Any]
+) -> None:
+    async with scene.joined() as (first, _):
+        await first.ask(1, "ping")
+        with socket.socket(socket.AF_UNIX) as odd:
+            odd.connect(str(scene.place.path))
+            with suppress(BrokenPipeError):
+                for line in ({"holdfast": HELLO | hello}, {"holdfast": BEGIN | begun}):
+                    odd.sendall(json.dumps(line).encode() + b"\n")
+            await anyio.wait_readable(odd)
+            odd.shutdown(socket.SHUT_WR)
+            with anyio.fail_after(20), suppress(ConnectionResetError):
+                await anyio.wait_readable(odd)
+                while odd.recv(1 << 16):
+                    await anyio.wait_readable(odd)
+        await first.ask(2, "ping")
+        async with scene.joined() as (other, _):
+            await other.ask(1, "ping")
+
+
 async def test_over_the_limit_of_clients_the_next_one_is_refused(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(join, "MOST_CLIENTS", 1)
     async with scene.joined() as (first, _):

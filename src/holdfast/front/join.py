@@ -9,9 +9,11 @@ lines are those of its client. Three lines come before them:
 3. It says what it has: the values of those variables, and what another hub before this one knew of the client: its
    handshake, its log level, its subscriptions, and how many of the lines that follow were sent before.
 
-What must hold. The kernel says who connects, and only the hub's own user may. A request that was sent before is never
-sent to a server again unless its tool allows that (LIFE-16): ``Exchange.handle`` gets the mark. When the hub leaves it
-says so (``{"holdfast": {"leaving": true}}``), answers what it has, and the process takes its client to the next hub.
+What must hold. The kernel says who connects, and only the hub's own user may. A process that is killed, or that says
+what was not agreed, ends its own connection: its faults are caught where its task begins (``JoinServer._serve``). A
+request that was sent before is never sent to a server again unless its tool allows that (LIFE-16): ``Exchange.handle``
+gets the mark. When the hub leaves it says so (``{"holdfast": {"leaving": true}}``), answers what it has, and the
+process takes its client to the next hub.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ from holdfast.endpoint import (
 from holdfast.front.app import Front
 from holdfast.front.http import root_folder
 from holdfast.front.stdio import CHUNK, FLUSH_SECONDS, UNREAD_BYTES, MessageLines, PipeClient, PipeServer
-from holdfast.wire import BadJson, dumps, loads, unix_peer_uid
+from holdfast.wire import dumps, loads, unix_peer_uid
 
 __all__ = ["JoinServer", "JoinedClient", "SharedEnvironment"]
 
@@ -60,6 +62,10 @@ HELLO_SECONDS: Final = 10.0
 """How long a process that connects may take for its hello."""
 
 MOST_CLIENTS: Final = 500
+
+LARGEST_PID: Final = 1 << 31
+LONGEST_FOLDER: Final = 4_096
+"""Characters. What a hello says is shown to people, and written as JSON."""
 
 LEAVING: Final = b'{"holdfast":{"leaving":true}}\n'
 
@@ -171,8 +177,8 @@ class JoinServer:
         joined = _Connection(self._front, reader, writer, self._changed)
         try:
             await joined.serve(self._answer, self._environment, self._folders, self._open)
-        except (OSError, TimeoutError, BadJson, ValueError, KeyError, TypeError, EOFError) as exc:
-            log.warning("a process that joined was disconnected: %s", type(exc).__name__)
+        except Exception as exc:  # noqa: BLE001 - what one process does must end no other one, and not the hub
+            log.warning("a process that joined was disconnected: %s", _cause(exc))
         finally:
             self._open.pop(joined, None)
             self._gone.set()
@@ -211,7 +217,9 @@ class _Connection:
         program = exchange.program if exchange is not None else ""
         by_roots = exchange.roots.folder if exchange is not None and exchange.roots is not None else ""
         folder = self._folder or by_roots or str(self._hello.get("cwd") or "")
-        return JoinedClient(program=program, folder=folder, pid=int(self._hello.get("pid") or 0))
+        pid = self._hello.get("pid")
+        process = pid if isinstance(pid, int) and 0 < pid <= LARGEST_PID else 0
+        return JoinedClient(program=program, folder=folder[:LONGEST_FOLDER], pid=process)
 
     def _look(self) -> None:
         """A line went out to the client: with an answer to it, what is shown of it may have changed."""
@@ -274,7 +282,9 @@ class _Connection:
                     await self._resume(endpoint.server, exchange, begun, tasks)
                 # The first lines are those that another hub got before and did not answer.
                 for _ in range(int(begun["sent"])):
-                    await pipe.take(await anext(self._lines, b""), sent_before=True)
+                    if not (line := await anext(self._lines, b"")):
+                        break  # it left: its count may be any number
+                    await pipe.take(line, sent_before=True)
                 await pipe.serve(self._lines)
                 tasks.cancel_scope.cancel()
             await self._writer.close()
@@ -317,6 +327,13 @@ async def _catch_up(server: McpServer, client: Client, begun: Mapping[str, Any])
     servers.follow_subscriptions(client, [(one.server, one.original) for one in found if isinstance(one, NameKey)])
     kinds = {LIST_METHODS[one][0].value for one in begun.get("listed") or () if one in LIST_METHODS}
     server.broker.announcer.missed(client, kinds)
+
+
+def _cause(exc: Exception) -> str:
+    """The kind of a fault: of those that came at the same time the first one."""
+    while isinstance(exc, ExceptionGroup):
+        exc = exc.exceptions[0]
+    return type(exc).__name__
 
 
 def _own_line(line: bytes) -> Mapping[str, Any]:
