@@ -223,6 +223,8 @@ class Tools:
     logins: Logins
     hub: LiveHub | None = None
     """The running hub that serves this configuration."""
+    probes: dict[str, Probe] = field(default_factory=dict)
+    """The dials of the servers by their ids, also while they are under way: who is still starting is told from them."""
 
 
 @dataclass(kw_only=True)

@@ -482,7 +482,7 @@ _ACCEPTED_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 async def look_at_handshake(case: Case) -> Observation:
     """Dial it as the hub does, and list what it offers on the same connection."""
     tools = case.tools
-    seen = case.learned.probe = probe(case.spec, case.redactor, case.deadline)
+    seen = case.learned.probe = tools.probes[case.id] = probe(case.spec, case.redactor, case.deadline)
     await seen.run(tools.dialer, tools.starts if case.transport == "stdio" else tools.dials, relay=NoClients())
     if not seen.version:
         assert seen.evidence is not None  # noqa: S101 - a dial ends with a version or with evidence

@@ -70,8 +70,8 @@ from holdfast.doctor.report import (
     repair,
     worst,
 )
-from holdfast.hub import DialLimit, default_state_file, is_shown
-from holdfast.wire import Dialer, HubTls, Starting, Warden
+from holdfast.hub import DialLimit, OnStarting, default_state_file, is_shown, report_starts
+from holdfast.wire import Dialer, HubTls, Warden
 
 __all__ = ["CHECKS", "GLOBAL_CHECKS", "Doctor", "OnServer"]
 
@@ -261,11 +261,6 @@ GRACE_SECONDS = 3.0
 OnServer = Callable[[ServerReport], None]
 """Called with each server's report when it is complete."""
 
-OnStarting = Callable[[str, Starting], None]
-"""Called once a second with each process that has not answered yet."""
-
-STARTING_SECONDS = 1.0
-
 
 class Doctor:
     """Examines the servers of one configuration. Tests replace the checks and the resolver."""
@@ -290,7 +285,6 @@ class Doctor:
         self._global_checks = global_checks
         self._resolve = resolve
         self._repairs: list[Repaired] = []
-        self._cases: dict[str, Case] = {}
 
     async def examine(
         self,
@@ -311,7 +305,7 @@ class Doctor:
             chosen = [one for one in self._reading.definitions if not names or one.server.id in names]
             tools = self._tools(warden, timers, store, whole, hub, chosen)
             if on_starting is not None:
-                timers.start_soon(self._report_starts, on_starting)
+                timers.start_soon(report_starts, tools.probes, on_starting)
             servers = await self._examine_all(chosen, tools, on_server, named=bool(names))
             if hub is not None:
                 await hub.asked.wait()
@@ -403,7 +397,6 @@ class Doctor:
             deadline=began + self._seconds(server),
             redactor=Redactor(server.secrets),
         )
-        self._cases[server.id] = case
         if not server.enabled and not named:
             return ServerReport(id=server.id, transport=case.transport, target=case.target, health="disabled")
         results: dict[str, CheckResult] = {}
@@ -436,14 +429,6 @@ class Doctor:
         if self._given_timeout is None and not server.problems and server.transport == "stdio":
             return self._timeout + server.start_timeout
         return self._timeout
-
-    async def _report_starts(self, on_starting: OnStarting) -> None:
-        while True:
-            await anyio.sleep(STARTING_SECONDS)
-            for server, case in self._cases.items():
-                attempt = case.learned.probe
-                if attempt is not None and (starting := attempt.starting) is not None:
-                    on_starting(server, starting)
 
     async def _result(self, check: Check, case: Case, before: Mapping[str, CheckResult]) -> CheckResult:
         blocking = [need for need in check.needs if need in before and before[need].status in ("failed", "skipped")]

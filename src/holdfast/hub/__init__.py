@@ -58,9 +58,11 @@ if TYPE_CHECKING:
     from holdfast.hub.limits import DialLimit as DialLimit
     from holdfast.hub.loader import (
         Loader as Loader,
+        OnStarting as OnStarting,
         call_tool as call_tool,
         get_tools_with_resilience as get_tools_with_resilience,
         load as load,
+        report_starts as report_starts,
     )
     from holdfast.hub.owned_slots import OwnedSlots as OwnedSlots
     from holdfast.hub.publisher import finding as finding, findings as findings

@@ -30,11 +30,10 @@ A server that speaks both eras of the protocol has a second connection for legac
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import anyio
@@ -135,16 +134,16 @@ class ServerCache:
     """Keyed by what a server is (its address or command), not by its name."""
 
     def __init__(self) -> None:
-        self._servers: OrderedDict[tuple[object, ...], CachedServer] = OrderedDict()
+        self._entry = lru_cache(maxsize=CACHE_SIZE)(_new_entry)
 
     def of(self, spec: ServerSpec) -> CachedServer:
         """The entry of a server; the code that dials keeps it up to date."""
-        key = (spec.transport, spec.url, spec.command, spec.args, spec.cwd)
-        known = self._servers.setdefault(key, CachedServer())
-        self._servers.move_to_end(key)
-        while len(self._servers) > CACHE_SIZE:
-            self._servers.popitem(last=False)
-        return known
+        return self._entry(spec.transport, spec.url, spec.command, spec.args, spec.cwd)
+
+
+def _new_entry(*_: object) -> CachedServer:
+    """What is known of a server that was not seen before."""
+    return CachedServer()
 
 
 FindRelay: TypeAlias = Callable[[], Relay | None]

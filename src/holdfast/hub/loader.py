@@ -58,7 +58,7 @@ from holdfast.wire import SHORTEST_DIAL, Attempt, Connection, Dialer, Starting, 
 if TYPE_CHECKING:
     from holdfast.hub.hub import Hub
 
-__all__ = ["Loader", "call_tool", "get_tools_with_resilience", "load"]
+__all__ = ["Loader", "OnStarting", "call_tool", "get_tools_with_resilience", "load", "report_starts"]
 
 _MEMORY = ServerCache()
 
@@ -202,7 +202,7 @@ class Loader:
 
             async with anyio.create_task_group() as loads:
                 if on_starting is not None:
-                    tasks.start_soon(self._report_starts, on_starting)
+                    tasks.start_soon(report_starts, self._attempts, on_starting)
                 for server in chosen:
                     loads.start_soon(load_one, server, name=f"load {server.id}")
             tasks.cancel_scope.cancel()
@@ -218,13 +218,6 @@ class Loader:
         if spec.problems:
             raise _call_failed(server, classify_evidence(bad_definition(spec)), bad_definition(spec))
         return await self._call(spec, tool, args, on_progress)
-
-    async def _report_starts(self, on_starting: OnStarting) -> None:
-        while True:
-            await anyio.sleep(STARTING_SECONDS)
-            for server, attempt in self._attempts.items():
-                if (starting := attempt.starting) is not None:
-                    on_starting(server, starting)
 
     def _chosen(self, names: Sequence[str]) -> list[ServerSpec]:
         known = self._config.servers
@@ -349,6 +342,15 @@ class Loader:
             return infos[tool].input_schema
         hint = near(tool, list(infos), "it lists no tools")
         raise UnknownTool(f"the server `{spec.id}` has no tool `{tool}`", hint=hint)
+
+
+async def report_starts(attempts: Mapping[str, Attempt[Any]], on_starting: OnStarting) -> None:
+    """Tell ``on_starting`` once a second of each attempt whose process has not answered yet, until cancelled."""
+    while True:
+        await anyio.sleep(STARTING_SECONDS)
+        for server, attempt in attempts.items():
+            if (starting := attempt.starting) is not None:
+                on_starting(server, starting)
 
 
 async def _tools(connection: Connection, within: float) -> tuple[ToolInfo, ...]:
