@@ -7,6 +7,7 @@ import re
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from holdfast.files import (
     file_stamp,
     locked,
     make_private,
+    make_secret,
     private_folder,
     read_private,
     replace_file,
@@ -118,6 +120,18 @@ def test_a_lock_is_free_again_after_its_holder_was_killed(tmp_path: Path) -> Non
         assert lock.try_acquire() is False
     assert lock.try_acquire() is True
     lock.release()
+
+
+def test_a_secret_is_made_once_however_many_ask_for_it_and_stays(tmp_path: Path) -> None:
+    file = tmp_path / "state" / "a.key"
+    with ThreadPoolExecutor(8) as threads:
+        made = list(threads.map(make_secret, [file] * 8))
+    assert sorted(made) == [False] * 7 + [True]
+    first = file.read_text(encoding="utf-8")
+    assert len(first.strip()) == 96
+    assert mode(file) == 0o600
+    assert not make_secret(file)
+    assert file.read_text(encoding="utf-8") == first
 
 
 def test_no_other_module_replaces_files_or_locks_them_by_itself() -> None:

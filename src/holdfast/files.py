@@ -25,6 +25,7 @@ __all__ = [
     "file_stamp",
     "locked",
     "make_private",
+    "make_secret",
     "private_folder",
     "read_private",
     "read_secret",
@@ -152,6 +153,18 @@ def read_private(file: Path, *, largest: int = LARGEST_SECRET) -> bytes:
     with file.open("rb") as stream:
         _check_private(file, os.fstat(stream.fileno()))
         return stream.read(largest)
+
+
+def make_secret(file: Path) -> bool:
+    """Make a file with a random secret where there is none; whether it was made now. Raises ``OSError``.
+
+    Two processes that start together must not make two secrets: what one of them sealed would be lost.
+    """
+    with locked(file.with_name(f"{file.name}.lock")):
+        if file.exists():
+            return False
+        replace_file(file, f"{os.urandom(48).hex()}\n")
+        return True
 
 
 def require_private(file: Path) -> None:

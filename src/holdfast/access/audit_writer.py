@@ -69,7 +69,7 @@ from holdfast._version import __version__
 from holdfast.config import AuditSettings, state_folder
 from holdfast.core import Redactor, fault_line, masked_data
 from holdfast.errors import UsageError
-from holdfast.files import PRIVATE_FILE, NotPrivate, locked, private_folder, read_secret, replace_file
+from holdfast.files import PRIVATE_FILE, NotPrivate, locked, make_secret, private_folder, read_secret
 from holdfast.keys import SHORTEST_SECRET, Mac, derive
 from holdfast.wire import BadJson, dumps, loads
 
@@ -204,9 +204,7 @@ def read_key(file: Path, *, make: bool) -> AuditKey:
     """The keys in a file. Where there is none it is made, if that is wanted. Raises ``UsageError``."""
     try:
         if make and not file.exists():
-            with locked(file.with_name(f"{file.name}.lock")):
-                if not file.exists():
-                    replace_file(file, f"{secrets.token_hex(SHORTEST_SECRET)}\n")
+            make_secret(file)
         secret = read_secret(file).strip()
     except NotPrivate as exc:
         raise UsageError(f"the key of the audit is not private: {exc}", hint=f"run: {exc.command}") from exc

@@ -53,9 +53,9 @@ from holdfast.files import (
     NotPrivate,
     file_stamp,
     locked,
+    make_secret,
     private_folder,
     read_private,
-    replace_file,
     set_aside,
 )
 from holdfast.keys import SHORTEST_SECRET, KeyRing
@@ -135,11 +135,7 @@ def find_user_keys(folder: Path, environ: Mapping[str, str] = os.environ, *, mak
 
 def _make_own_key(folder: Path, file: Path) -> None:
     try:
-        private_folder(folder)
-        # Two processes that start together must not make two keys: what one of them sealed would be lost.
-        with locked(folder / f"{OWN_KEY_NAME}.lock"):
-            if not file.exists():
-                replace_file(file, secrets.token_urlsafe(48) + "\n")
+        make_secret(file)
     except OSError as exc:
         if not file.exists():
             raise HoldfastError(

@@ -38,10 +38,8 @@ from holdfast.files import (
     FileStamp,
     NotPrivate,
     file_stamp,
-    locked,
-    private_folder,
+    make_secret,
     read_private,
-    replace_file,
 )
 from holdfast.front.session_store import (
     IDLE_SECONDS,
@@ -242,11 +240,7 @@ class SessionKeys:
         file = folder / "session.key"
         made, used = False, any(folder.glob("*.sqlite"))
         try:
-            private_folder(folder)
-            with locked(folder / "session.key.lock"):
-                if not file.exists():
-                    replace_file(file, secrets.token_urlsafe(48) + "\n")
-                    made = True
+            made = make_secret(file)
         except OSError as exc:
             if not file.exists():
                 found = cls.for_this_process()

@@ -28,7 +28,7 @@ import holdfast.hub
 from holdfast.config import state_folder
 from holdfast.control import TOKEN_VARIABLE as CONTROL_TOKEN_VARIABLE
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.files import NotPrivate, private_folder, read_secret, replace_file
+from holdfast.files import NotPrivate, make_secret, read_secret
 
 if TYPE_CHECKING:
     from holdfast.access import JwtVerifier, TokenPolicy, TrustedGateway
@@ -110,8 +110,7 @@ def local_token(environ: Mapping[str, str]) -> Path:
     file = local_token_file(environ)
     try:
         if not file.exists():
-            private_folder(file.parent)
-            replace_file(file, f"{secrets.token_urlsafe(32)}\n")
+            make_secret(file)
     except OSError as exc:
         raise HoldfastError(
             f"cannot write the token of local callers, {file}: {exc.strerror}", hint="use --token-file FILE"
