@@ -485,6 +485,30 @@ async def test_the_audit_names_the_rule_of_a_refusal_and_has_each_change_of_the_
     assert [one.outcome for one in found if one.event == "reload"] == ["applied", "applied"]
 
 
+@pytest.mark.requirement("SEC-15", "FIND-7")
+async def test_the_audit_names_the_tool_and_the_rule_of_a_refused_call_through_call_tool(tmp_path: Path) -> None:
+    trail = AuditTrail(AuditFiles(tmp_path, KEY), KEY)
+    trail.start()
+    async with limited(audit=trail) as (doors, _):
+        for caller, name in ((WIDE, "files__get_secret"), (NARROW, "files__get_issue"), (WIDE, "made_up")):
+            inner = {"name": name, "arguments": {"n": 1}}
+            answer = await doors.ask(caller, "/mcp?tools=find", "tools/call", name="call_tool", arguments=inner)
+            assert f"Unknown tool: {name}." in answer["result"]["content"][0]["text"]
+        for odd in ({}, {"name": 7}, {"name": "files__get_issue", "arguments": 7}):
+            await doors.ask(WIDE, "/mcp?tools=find", "tools/call", name="call_tool", arguments=odd)
+        assert doors.saw() == []
+    trail.close()
+    found = [one for one in AuditReader(tmp_path, AuditFilter()).read() if one.event == "call"]
+    assert [(one.server, one.tool, one.outcome, one.rule, one.argument_bytes) for one in found] == [
+        ("files", "files__get_secret", "refused", "rules[1]", 8),
+        ("files", "files__get_issue", "refused", "default", 8),
+        ("", "made_up", "refused", "", 8),
+        ("", "call_tool", "tool_error", "", 2),
+        ("", "call_tool", "tool_error", "", 11),
+        ("", "files__get_issue", "tool_error", "", 1),
+    ]
+
+
 @pytest.mark.requirement("SEC-15", "SEC-11")
 async def test_no_name_that_a_caller_makes_up_ends_the_audit(tmp_path: Path) -> None:
     trail = AuditTrail(AuditFiles(tmp_path, KEY), KEY, required=True)

@@ -277,7 +277,7 @@ class Call(msgspec.Struct, eq=False):
     """The tool that it calls, by its name at the server."""
     inner: InnerCall | None = None
     """In find mode, the call that a model asks for through ``call_tool``."""
-    failed: HoldfastError | None = None
+    failed: HoldfastError | MCPError | None = None
     """Why it failed, where its result says that to a model."""
     judged: Judgement | None = None
     """What was decided about it, where there is something to decide."""

@@ -68,6 +68,7 @@ from holdfast.wire import (
     SMALL_BYTES,
     TASK_METHODS,
     TASKS_EXTENSION,
+    BadJson,
     Bytes,
     Fields,
     KeyNames,
@@ -287,7 +288,7 @@ class Router:
         if own is not None and own.is_offered(view):
             return own.answer
         if view.tools == "find" and name in FIND_NAMES:
-            return _route_inner(call, name, arguments)
+            return _route_inner(call, self._view, name, arguments)
         route = view.tool(name)
         if not isinstance(route, ToolRoute):
             raise not_listed(call, self._view, Kind.TOOL, route)
@@ -377,10 +378,11 @@ class Router:
         return kept
 
 
-def _route_inner(call: Call, name: str, arguments: Bytes | None) -> Answerer:
+def _route_inner(call: Call, view: View, name: str, arguments: Bytes | None) -> Answerer:
     """Find mode: from here on the request is the call that its arguments ask for."""
     inner = FindTools(call.view).inner_call(arguments, readonly=name == CALL_READONLY)
     if not isinstance(inner, InnerCall):
+        _note_refused(call, view, arguments)
         return RawObject.of(inner)
     route = inner.route
     own = route.own_name if route.own_name is not None else dumps(inner.name)
@@ -388,6 +390,20 @@ def _route_inner(call: Call, name: str, arguments: Bytes | None) -> Answerer:
     # Parameters of the outer call that are not its own stay: a task, a continuation.
     call.to(route.key.server, {**call.params, "name": own, "arguments": inner.arguments}, repeatable=route.repeatable)
     return None
+
+
+def _note_refused(call: Call, view: View, arguments: Bytes | None) -> None:
+    """Let the audit name the tool that was asked for through ``call_tool``, and the rule that hides it (FIND-7)."""
+    try:
+        asked = fields(arguments) if arguments is not None else {}
+    except BadJson:
+        return
+    name = text_of(asked.get("name"))
+    if name is None:
+        return
+    call.sent = {**asked, "name": dumps(name)}
+    if isinstance(found := call.view.find(Kind.TOOL, name), Unknown):
+        call.failed = not_listed(call, view, Kind.TOOL, found)
 
 
 def _needs_all_lists(call: Call) -> bool:
