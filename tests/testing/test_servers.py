@@ -155,6 +155,9 @@ async def test_a_tool_may_say_how_it_is_listed_and_use_its_arguments() -> None:
                 assert tool.description == "Greet a person"
                 assert tool.input_schema["required"] == ["name"]
                 assert (await tool.call({"name": "Ada"})).text == "hello, Ada"
+                refused = await tool.call({})
+                assert refused.is_error
+                assert "the argument `name` is missing" in refused.text
 
 
 def test_nothing_here_needs_a_test_framework() -> None:

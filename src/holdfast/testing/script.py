@@ -84,10 +84,16 @@ def _shown(name: str, tool: object) -> Message:
 
 
 def filled(tool: str | Message, arguments: Message) -> str:
-    """The result of a tool: its text. In that of an object ``{name}`` stands for an argument."""
+    """The result of a tool: its text. In that of an object ``{name}`` stands for an argument.
+
+    Raises ValueError for an argument that is required and missing.
+    """
     if isinstance(tool, str):
         return tool
     text = str(tool["text"])
+    for name in tool.get("inputs", {}):
+        if name not in arguments:
+            raise ValueError(f"the argument `{name}` is missing")
     for name, value in arguments.items():
         text = text.replace(f"{{{name}}}", str(value))
     return text
@@ -157,7 +163,11 @@ class _Child:
         name = message["params"]["name"]
         if name not in script["tools"]:
             return failure(message, -32602, f"Unknown tool: {name}")
-        return called(message, filled(script["tools"][name], message["params"].get("arguments") or {}), era=era)
+        try:
+            text = filled(script["tools"][name], message["params"].get("arguments") or {})
+        except ValueError as exc:
+            return called(message, f"ValueError: {exc}", era=era, is_error=True)
+        return called(message, text, era=era)
 
     def _read(self) -> Message:
         with open(self._script, encoding="utf-8") as script:  # noqa: PTH123 - pathlib doubles the starting time
