@@ -81,6 +81,18 @@ def test_uninstall_restores_what_setup_wrote_also_where_no_service_was_wanted(in
     assert ours.read_text() == mine
 
 
+def test_where_no_service_is_wanted_no_line_says_that_the_hub_runs_in_the_background(
+    inside: Inside, home: Path
+) -> None:
+    first = inside("setup", "--yes", "--no-service")
+    assert "in the background" not in first.out
+    steps = [line[0] for line in first.out.splitlines() if line[1:3] == ". "]
+    assert steps == ["1", "2", "3", "4", "5"]
+    assert "To look at them: holdfast check." in first.err, "no hub runs that `status` could show"
+    again = inside("setup", "--yes", "--no-service")
+    assert f"{home / '.config/holdfast/mcp.json'} stays as it is" in again.out
+
+
 def test_with_a_service_clients_get_the_address_of_the_hub(
     inside: Inside, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -344,6 +344,8 @@ def _row_data(row: ImportRow) -> dict[str, Any]:
 CHECK_SECONDS = 60.0
 """How long servers may take to start. A first start of `npx` downloads its package."""
 
+WITHOUT_SERVICE = "each client starts or joins the hub by itself, and it ends when none needs it"
+
 
 def setup(
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to copy to")] = None,
@@ -367,7 +369,7 @@ def setup(
     destination = holdfast.config.config_to_edit(config, os.environ)
     plan = holdfast.config.plan_import(CLIENTS.values(), around, destination=destination, scopes=("user",))
     with keep_quiet(silent=True) if as_json else nullcontext():
-        _tell_plan(plan)
+        _tell_plan(plan, service=service)
         if not plan.rows and not destination.exists():
             hint = f"add one: {command_line('add', 'NAME', '--', 'COMMAND')}, or {command_line('add', 'NAME', 'URL')}"
             raise HoldfastError("there is no server to set up: no MCP client with servers was found", hint=hint)
@@ -376,7 +378,7 @@ def setup(
         before = destination.read_text(encoding="utf-8") if destination.exists() else None
         plan.perform()
         _remember(destination, before)
-        why_no_service = _start_service(destination) if service else "you asked for none"
+        why_no_service = _start_service(destination, wanted=service)
         pointed = _point_clients(plan, bool(why_no_service))
         rows = _check(destination, wait)
         if not yes:
@@ -388,7 +390,7 @@ def setup(
     raise typer.Exit(0 if all(row.verdict == "ready" for row in rows) and not _left(plan) else 1)
 
 
-def _tell_plan(plan: ImportPlan) -> None:
+def _tell_plan(plan: ImportPlan, *, service: bool) -> None:
     print_line(("1. Your clients", "bold"))
     for client, place in plan.found:
         rows = [row for row in plan.rows if (row.client, row.place) == (client, place)]
@@ -402,13 +404,15 @@ def _tell_plan(plan: ImportPlan) -> None:
         print_error(str(problem), problem.hint)
     print_line(("2. What will change", "bold"))
     new = [row.renamed or row.entry.name for row in plan.rows if row.outcome in ("new", "renamed")]
-    print_line(f"  {plan.destination} gets {counted(len(new), 'server')}: {', '.join(map(plain, new)) or 'none'}")
+    gets = f"gets {counted(len(new), 'server')}: {', '.join(map(plain, new))}" if new else "stays as it is"
+    print_line(f"  {plan.destination} {gets}")
     for pointing in holdfast.config.plan_pointing(
         plan, url="(the hub)", command=("holdfast", "serve", "--stdio"), stdio=False
     ):
         moved = ", ".join(map(plain, pointing.moved)) or "no server"
         print_line(f"  {pointing.place.file} gets the hub instead of {moved}; a backup is kept")
-    print_line("  the hub runs in the background from now on, where systemd or launchd can do that")
+    in_background = "the hub runs in the background from now on, where systemd or launchd can do that"
+    print_line(f"  {in_background if service else WITHOUT_SERVICE}")
     print_note(f"To see every line of it first: {command_line('import', 'all', '--apply', '--dry-run')}")
 
 
@@ -438,14 +442,17 @@ def _remember(config: Path, before: str | None) -> None:
         replace_file(file, json.dumps({**kept, "after": hashlib.sha256(config.read_bytes()).hexdigest()}))
 
 
-def _start_service(config: Path) -> str:
-    """Start the hub in the background; returns why it cannot, or nothing."""
+def _start_service(config: Path, *, wanted: bool) -> str:
+    """Start the hub in the background; returns why it does not run there, or nothing."""
     print_line(("3. The hub", "bold"))
+    if not wanted:
+        print_line(f"  {WITHOUT_SERVICE}")
+        return "you asked for none"
     try:
         install_service(hub_service(config))
     except HoldfastError as exc:
         print_line(plain(f"  it cannot run as a service: {exc.message}"))
-        print_line("  so each client starts or joins the hub by itself, and it ends when none needs it")
+        print_line(f"  so {WITHOUT_SERVICE}")
         return exc.message
     return ""
 
@@ -516,7 +523,8 @@ def _tell_end(rows: Sequence[Row], plan: ImportPlan, why_no_service: str) -> Non
     if needs:
         where = "in service.env beside your mcp.json" if not why_no_service else "where the hub starts"
         print_line(f"  set these variables {where}: {', '.join(needs)}")
-    print_note(f"To look at them: {command_line('status')}. To undo all this: {command_line('uninstall')}")
+    look = command_line("check" if why_no_service else "status")  # without a service no hub runs yet
+    print_note(f"To look at them: {look}. To undo all this: {command_line('uninstall')}")
 
 
 # Undo it
