@@ -45,6 +45,7 @@ async def test_two_missing_variables_can_be_pasted_at_once(clinic: Examination, 
     after = json.loads(pasted(clinic.file.read_text(), found.remedy.edits))
     wanted = {**(env or {}), "CLINIC_KEY": "${env:CLINIC_KEY}", "CLINIC_USER": "${env:CLINIC_USER}"}
     assert after["mcpServers"]["server"]["env"] == wanted
+    assert "export them (these commands wait for you to paste them)" in found.remedy.text
 
 
 @pytest.mark.requirement("DOC-8")

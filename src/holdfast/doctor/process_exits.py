@@ -337,8 +337,9 @@ async def _variable(end: _End, need: Need) -> Finding:
     edits = tuple(end.case.edit(("env", name), f"${{env:{name}}}") for name in wanted[:3])
     commands = tuple(ask_for(name) for name in wanted[:3] if name not in exported)
     it = "it" if len(wanted[:3]) == 1 else "them"
-    asks = "this command waits" if len(commands) == 1 else "these commands wait"
-    text = f"add {it} to the definition" + (f", and export {it} ({asks} for you to paste it)" if commands else "")
+    asks, pasted = ("this command waits", "it") if len(commands) == 1 else ("these commands wait", "them")
+    waits = f", and export {it} ({asks} for you to paste {pasted})" if commands else ""
+    text = f"add {it} to the definition{waits}"
     return end.finding("HF-EXIT-VARIABLE", words, text, *commands, edits=edits)
 
 
