@@ -111,13 +111,15 @@ def test_the_telling_line_is_recognised_and_not_the_last(
         (NODE_THROWS, "Error: the database is locked by another process"),
         ("starting\nready\n", "ready"),
         ("npm error\nnpm error A complete log of this run can be found in: /x\n", "npm error A complete log"),
+        ("npm notice\nnpm notice New major version of npm available! 11.17.0 -> 12.2.0\nnpm notice\n", ""),
         ("", ""),
     ],
-    ids=["a node traceback", "no error", "only noise", "nothing"],
+    ids=["a node traceback", "no error", "only noise", "only news", "nothing"],
 )
 def test_without_a_known_need_an_error_line_comes_before_the_last_line(text: str, telling: str) -> None:
     assert need_of(text) is None
     assert telling_line(text).startswith(telling)
+    assert bool(telling_line(text)) is bool(telling)
 
 
 def test_the_status_depends_on_the_exit_code_and_never_on_the_output() -> None:
@@ -291,7 +293,7 @@ def test_an_executable_of_a_dependency_is_named_with_its_package() -> None:
         ),
         (
             Need("package", ("acme",), version="9"),
-            "the registry has no version 9 of the package `acme`: name another version in `args`",
+            "the registry has no version 9 of the package `acme`: name another version of the server in `args`",
         ),
         (Need("package", ("acme",)), "the registry has no package `acme`: correct the name in `args`"),
         (Need("withdrawn", ("acme",)), "its authors have withdrawn the package `acme`: use another server"),

@@ -107,7 +107,8 @@ def hint_for(need: Need) -> str:
         case "certificate":
             return f"it does not trust the certificate{of}: name the file with your certificate authorities in `env`"
         case "package" if need.version:
-            return f"the registry has no version {need.version} of the package `{name}`: name another version in `args`"
+            gone = f"the registry has no version {need.version} of the package `{name}`"
+            return f"{gone}: name another version of the server in `args`"
         case "executable":
             instead = f"`--from`, `{name}`, `{other}`" if other else "the package of a server"
             return f"the package {f'`{name}` ' if name else ''}has no such executable: write {instead} into `args`"
@@ -151,13 +152,16 @@ _Recogniser: TypeAlias = Callable[[Sequence[str]], _Said | None]
 
 def _read(text: str) -> _Said:
     lines = [line[:LONGEST_LINE].rstrip() for line in text[-LONGEST:].splitlines() if line.strip()][-MOST_LINES:]
-    lines = list(_without_probe(lines)) or lines
+    lines = [line for line in list(_without_probe(lines)) or lines if not _NEWS.search(line)]
     for recognise in _RECOGNISERS:
         if (found := recognise(lines)) is not None:
             return found
     useful = [line for line in lines if not _BORING.search(line)]
     return _Said(_clean((useful or lines or [""])[-1]))
 
+
+_NEWS = re.compile(r"^npm notice\b")
+"""npm tells of its new version after a program ended: that is never the reason, also where there is no other line."""
 
 _OF_PROBE = re.compile(r"Failed to validate request: \d+|errors\.pydantic\.dev/|input_value='server/discover'")
 """What the Python SDK 1.x writes about ``server/discover``: some 90 lines, which are about nothing of the server."""
@@ -737,7 +741,7 @@ def _suspicious(lines: Sequence[str]) -> _Said | None:
 
 
 _BORING = re.compile(
-    r"^npm (?:warn|WARN|notice)\b|^npm (?:error|ERR!)\s*$|complete log of this run|^Node\.js v\d|^\s+at |^\s*\^+\s*$"
+    r"^npm (?:warn|WARN)\b|^npm (?:error|ERR!)\s*$|complete log of this run|^Node\.js v\d|^\s+at |^\s*\^+\s*$"
     r"|^\s{2,}-{1,2}\w|^Installed \d+ packages?|^(?:WARNING|warning): |(?i:deprecat)"
 )
 
