@@ -53,7 +53,7 @@ async def test_it_shows_every_server_and_why(hub: Served, demo: Demo) -> None:
     shown = (await demo()).stdout
     assert "notes     connected" in shown
     assert "vault     denied" in shown
-    assert "the command `calender-mcp` was not found" in shown
+    assert "it is mistyped; the hub says: the command `calender-mcp` was not found" in shown
 
 
 async def test_its_tools_are_listed_and_called_like_those_of_any_hub(hub: Served, demo: Demo, holdfast: Demo) -> None:
@@ -81,6 +81,9 @@ async def test_it_breaks_and_heals(hub: Served, demo: Demo, holdfast: Demo) -> N
 async def test_the_tour_ends_well(hub: Served, demo: Demo) -> None:
     shown = (await demo("tour")).stdout
     assert shown.count("Buy rope") == 2
+    numbered = [line[0] for line in shown.splitlines() if line[1:3] == ". "]
+    assert numbered == ["1", "2", "3", "4"], "a result is told apart from the steps, and no line is cut in two"
+    assert "keeps its tools in the list.\n" in shown
     assert "MCP server 'notes'" in shown
 
 

@@ -6,16 +6,16 @@ Everything that it shows comes through the hub, as for any client. Only `break` 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from textwrap import indent
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 import typer
-from rich.text import Text
 
 import holdfast.config
 import holdfast.hub
 from holdfast.cli.command_options import group_of_commands
-from holdfast.cli.output import counted, data_console, print_line, print_note, working
+from holdfast.cli.output import counted, print_line, print_note, working
 from holdfast.core import command_line, plain
 from holdfast.demo import FAULTS, DemoControl, running_demo
 from holdfast.errors import HoldfastError
@@ -30,6 +30,9 @@ app = group_of_commands(needs_one=False)
 
 HUB = "hub"
 STATUS_TOOL = "holdfast_status"
+RESULT = "   "
+"""What the lines of a result begin with: notes are numbered, as the steps of the tour are."""
+
 PAUSE = 0.5
 PATIENCE = 30.0
 """Seconds that the tour waits for a server to recover. The hub needs less; a busy machine may need more."""
@@ -81,12 +84,12 @@ def _loader(url: str) -> Loader:
     return holdfast.hub.Loader(holdfast.config.config_from_mapping({"mcpServers": {HUB: {"type": "http", "url": url}}}))
 
 
-async def _tools(url: str) -> list[tuple[str, str]]:
+async def _tools(url: str) -> list[str]:
     result = await _loader(url).load()
     for outcome in result.outcomes:
         if outcome.message:
             raise HoldfastError(f"the hub does not answer: {outcome.error}", hint=outcome.hint)
-    return [(tool.name, plain(tool.description)) for tool in result.tools]
+    return [tool.name for tool in result.tools]
 
 
 async def _call(url: str, tool: str, arguments: Mapping[str, Any]) -> CallResult:
@@ -101,25 +104,27 @@ def _show_servers(control: DemoControl, status: CallResult) -> None:
         colour = "green" if server["available"] else "yellow" if server["retryIn"] is not None else "red"
         tools = counted(server["tools"], "tool")
         print_line((f"{name:<10}", "bold"), (f"{server['state']:<20}", colour), (tools, "dim"))
-        because = "" if server["available"] else f"  {plain(server['reason'])}"
-        print_line((f"{'':10}it is {conditions.get(name, 'unknown')}.{because}", "dim"))
+        because = "" if server["available"] else f"; the hub says: {plain(server['reason'])}"
+        print_line((f"{'':10}it is {conditions.get(name, 'unknown')}{because}", "dim"))
 
 
 # The tour
 
 
 async def _tour(control: DemoControl, url: str) -> None:
-    say = data_console().print
-    say(Text("1. A client calls a tool of `notes`.", style="bold"))
+    def say(text: str) -> None:
+        print_line((text, "bold"))
+
+    say("1. A client calls the tool `list_notes` of `notes`.")
     control.heal("notes")
     await _until(url, lambda result: not result.is_error)
-    say(Text("\n2. `notes` stops, and cannot start again.", style="bold"))
+    say("\n2. `notes` stops, and cannot start again.")
     control.break_server("notes", "down")
     await anyio.sleep(PAUSE)  # a call that is under way would tell how the process ended, and not how the server is
     await _until(url, lambda result: result.is_error)
-    say(Text("\n3. Its tools are still listed: a server that is down keeps its tools in the list.", style="bold"))
-    say(", ".join(name for name, _ in await _tools(url)))
-    say(Text("\n4. `notes` is repaired. The hub reconnects by itself.", style="bold"))
+    say("\n3. Its tools are still listed: a server that is down keeps its tools in the list.")
+    print_line(indent(", ".join(await _tools(url)), RESULT))
+    say("\n4. `notes` is repaired. The hub reconnects by itself.")
     control.heal("notes")
     await _until(url, lambda result: not result.is_error)
 
@@ -129,7 +134,7 @@ async def _until(url: str, wanted: Callable[[CallResult], bool]) -> None:
     with anyio.move_on_after(PATIENCE):
         while not wanted(result := await _call(url, "notes__list_notes", {})):  # noqa: ASYNC110 - only a call shows it
             await anyio.sleep(PAUSE)
-        print_line((plain(result.text), "red" if result.is_error else "green"))
+        print_line((indent(plain(result.text), RESULT), "red" if result.is_error else "green"))
         return
     raise HoldfastError(
         f"`notes` did not change within {PATIENCE:g} s", hint="the terminal of the hub shows the reason"
