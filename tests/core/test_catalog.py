@@ -6,7 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.core.catalog import REMEMBERED, Catalog, Item, Listing, NameKey, Unknown, is_repeatable
+from holdfast.core import catalog as catalog_module
+from holdfast.core.catalog import (
+    REMEMBERED,
+    Catalog,
+    Item,
+    Listing,
+    NameKey,
+    ResourceIndex,
+    Unknown,
+    is_repeatable,
+)
 from holdfast.core.names import Kind, base_name, is_own_name
 
 ALLOWED = re.compile(r"[A-Za-z0-9_-]{1,48}")
@@ -172,6 +182,32 @@ def test_resources_and_templates_keep_their_uri_unless_two_servers_share_it() ->
     assert [entry.name for entry in made.resources] == ["file:///a", "from-2-nd+file:///a"]
     assert [entry.name for entry in made.templates] == ["db://{x}"]
     assert made.resolve("from-2-nd+file:///a", Kind.RESOURCE) == NameKey(Kind.RESOURCE, "2 nd", "file:///a")
+
+
+def test_the_templates_that_may_lead_to_a_uri_are_found_in_their_order_and_a_bounded_number_of_each_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(catalog_module, "MOST_TEMPLATES", 4)
+    monkeypatch.setattr(catalog_module, "MOST_LIKE", 2)
+    monkeypatch.setattr(catalog_module, "LONGEST_TEMPLATE", 20)
+    monkeypatch.setattr(catalog_module, "MOST_VARIABLES", 2)
+    one = ("db://{a}", "db://x/{b}", "db://{c}", "db://{d}", "db://x/{fifth}")
+    two = ("other://{x}", "db://{a}/{b}/{c}", f"db://{{{'a' * 20}}}", "db://x/y{e}", "db://x/{e}/{f}")
+    made = catalog(
+        Listing(server="one", generation=1, templates=tuple(map(Item, one))),
+        Listing(server="two", generation=1, templates=tuple(map(Item, two[:4]))),
+        Listing(server="three", generation=1, templates=(Item(two[4]),), resources=(Item("db://x/z"),)),
+        tools("four", "x"),
+    )
+    index = ResourceIndex(made)
+    assert index.servers == {"one", "two", "three"}
+    assert [(entry.server, entry.original) for entry in index.templates_like("db://x/y")] == [
+        ("one", "db://{a}"),
+        ("one", "db://x/{b}"),
+        ("two", "db://x/y{e}"),
+        ("three", "db://x/{e}/{f}"),
+    ]
+    assert list(index.templates_like("none://x")) == []
 
 
 def test_a_new_prefix_renames_a_servers_tools_and_keeps_it_withdrawn() -> None:

@@ -14,7 +14,7 @@ from holdfast.core.breaker import BreakerState, ClosedAgain, Outcome, Permit, Tr
 from holdfast.core.catalog import Listing
 from holdfast.core.hub_record import HUB_VERSION, ServerRecord, hub_warns, read_records, speaks_hub
 from holdfast.core.lifecycle.backoff import LifecyclePolicy
-from holdfast.core.lifecycle.effects import BreakerChanged, Emit, Transition
+from holdfast.core.lifecycle.effects import AccessChanged, BreakerChanged, Emit, Transition
 from holdfast.core.lifecycle.events import DialSucceeded, StartRequested, TransportLost
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health, Machine
@@ -162,6 +162,9 @@ def test_what_was_told_over_a_connection_that_is_lost_counts_no_more() -> None:
     assert machine.told is None
     assert machine.mirror(down(), before, 3.5) == ()
     assert machine.health(3.5).reason == "the hub is gone"
+    machine.handle(DialSucceeded(machine.dialing or 0, Listing(server="ours", generation=2)), 4.0)
+    assert machine.mirror(down(), before, 4.5) == ()
+    assert machine.health(4.5).status == "available"
 
 
 def test_a_record_that_came_through_this_hub_is_a_loop_and_not_its_news() -> None:
@@ -203,6 +206,12 @@ def test_a_told_trip_without_a_time_has_no_wait_and_a_told_denial_is_a_change_of
     assert isinstance(closed, Emit)
     assert isinstance(closed.record, BreakerChanged)
     assert isinstance(closed.record.change, ClosedAgain)
+    denied = crossed(replace(OUTER, call_asks_in=5.0, reason="HTTP 403"))
+    for record, said in ((denied, True), (crossed(OUTER), False)):
+        (access,) = machine.mirror(record, machine.connection or 0, 4.0)
+        assert isinstance(access, Emit)
+        assert isinstance(access.record, AccessChanged)
+        assert (access.record.denied, access.record.at) == (said, 4.0)
 
 
 def test_a_failure_of_the_connection_to_the_hub_is_told_before_what_the_hub_told() -> None:

@@ -247,9 +247,12 @@ def test_calls_are_refused_and_the_status_is_denied_once_a_call_and_the_listing_
 
 
 @pytest.mark.requirement("LIFE-23")
-def test_a_denied_listing_shuts_out_no_call_while_calls_complete() -> None:
+@pytest.mark.parametrize("proven", [True, False])
+def test_a_denied_listing_shuts_out_no_call_while_calls_complete(proven: bool) -> None:
     slot = connected()
     slot.advance(20.0)
+    if proven:
+        slot.complete_call()
     slot.settle(slot.permit(), Outcome.DENIED)
     slot.settle(slot.permit(), Outcome.COMPLETED)
     slot.send(RefreshFailed(slot.lease, "denied", "403"))

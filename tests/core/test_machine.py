@@ -258,6 +258,20 @@ def test_health_says_how_a_server_is_and_when_it_is_tried_next() -> None:
     assert (health.reason, health.generation, health.attempts, health.retry_in) == ("exit code 4", None, 1, 1.5)
 
 
+@pytest.mark.requirement("LIFE-5", "MSG-3")
+def test_a_spent_budget_is_told_until_the_server_is_connected_also_while_a_person_has_it_dialed() -> None:
+    slot = connected()
+    slot.send(TransportLost(slot.lease, "exit code 3"))
+    slot.fail()
+    assert not slot.machine.health(slot.now).spent
+    slot.fail_until_parked()
+    assert slot.machine.health(slot.now).spent
+    slot.send(ReconnectRequested())
+    assert slot.machine.health(slot.now).spent
+    slot.connect("read")
+    assert not slot.machine.health(slot.now).spent
+
+
 @pytest.mark.requirement("BRK-8")
 def test_a_burst_of_failing_calls_is_one_record() -> None:
     slot = connected()

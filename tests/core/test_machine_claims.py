@@ -201,6 +201,23 @@ def test_a_refused_call_asks_for_the_right_once() -> None:
     assert asked_for(slot.machine.admit(slot.now)[1]) == [slot.now], "no call came in time, and now one does"
 
 
+def test_a_server_that_waits_for_the_right_is_said_to_be_tried_soon() -> None:
+    slot = started(SHARING)
+    slot.fail()
+    slot.advance(SHARING.backoff[0])
+    assert len(slot.dials) == 1
+    assert slot.machine.health(slot.now).retry_in == slot.machine.breaker.policy.probe_wait
+
+
+def test_a_refused_call_of_a_server_that_is_switched_off_asks_for_no_right() -> None:
+    slot = connected(SHARING)
+    slot.send(DisableRequested())
+    decision, effects = slot.machine.admit(slot.now)
+    assert isinstance(decision, Refusal)
+    assert effects == ()
+    assert slot.machine.life.interest_at is None
+
+
 def test_a_probe_uses_the_right_up() -> None:
     slot = denied()
     slot.send(ClaimGranted(until=slot.now + 10.0))

@@ -103,6 +103,15 @@ def test_what_is_missing_is_named() -> None:
     assert names("Missing A_KEY\nMissing B_KEY\n") == ("A_KEY", "B_KEY")
 
 
+@pytest.mark.parametrize("name", ["sdk_name", "pydantic_name", "pydantic_field"])
+def test_the_file_in_which_another_version_of_a_package_was_found_is_the_last_of_its_environment(name: str) -> None:
+    need = need_of(output(name))
+    files = [line.split('"')[1] for line in output(name).splitlines() if "/site-packages/" in line and 'File "' in line]
+    assert need is not None
+    assert files
+    assert need.place == files[-1]
+
+
 @pytest.mark.parametrize(
     ("name", "version"),
     [("npxver", "99.99.99"), ("npxdep", "^1.0.6"), ("uvxver", "99.9.9"), ("pnpmver", "99.9.9"), ("npx404", "")],

@@ -356,6 +356,16 @@ def test_a_known_secret_is_found_inside_base64_at_every_place(before: bytes, sec
 
 
 @pytest.mark.requirement("SEC-12")
+@pytest.mark.parametrize("size", [20, 21, 22])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_no_character_of_base64_stays_that_holds_bits_of_a_secret_alone(size: int, place: int) -> None:
+    secret = "hunter22-hunter22-hunter22"[:size]
+    text = base64.b64encode(b"x" * place + secret.encode() + b"\xff" * 3).decode()
+    begins, ends = -(-place * 8 // 6), (place + size) * 8 // 6
+    assert Redactor([secret]).mask_known(text) == f"{text[:begins]}{MASK}{text[ends:]}"
+
+
+@pytest.mark.requirement("SEC-12")
 @pytest.mark.parametrize(
     "form",
     [

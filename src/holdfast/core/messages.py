@@ -235,7 +235,7 @@ def _asked_again(failure: Failure, now: datetime | None) -> str:
         if not failure.in_hub:
             return f"{doubt}. It is not retried in this load: {_CHANGE}, or load it again later."
         return f"{doubt}: it is asked again {next_try(failure.retry_in) or 'soon'}."
-    if failure.in_hub and failure.call_asks:
+    if failure.call_asks:
         return "The next call asks it again: log in or ask for access first."
     return f"It {_not_asked(failure, now)}: {_CHANGE}."
 
