@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pytest
 from mcp_types import HEADER_MISMATCH
 from mcp_types.version import LATEST_MODERN_VERSION
 
-from holdfast.access.principals import TokenPolicy
+from holdfast.access.principals import LOCAL, Principal, TokenPolicy
+from holdfast.endpoint import EndpointAddress
+from holdfast.front.http import _in_folder
 from tests.clients.raw import initialize
 from tests.harness.raw_session import Session
 from tests.harness.served_hub import front
@@ -178,6 +180,33 @@ async def test_an_address_that_means_nothing_is_not_found(caller: Caller) -> Non
         assert (answer.status_code, answer.json()["error"]) == (404, words)
     for path in ("/mcp?tools=find", "/mcp?profile=work", "/mcp?other=1", "/mcp?folder="):
         assert (await caller.send(path=path, body=initialize())).status_code == 200
+
+
+class Folders:
+    """The folders of clients: all but one exist, and one is too many."""
+
+    matter = True
+
+    def of(self, named: str, working: str) -> str | None:
+        return named.rstrip("/") if named != "/none" else None
+
+    async def touch(self, folder: str) -> bool:
+        return folder != "/full"
+
+
+@pytest.mark.requirement("DX-9")
+async def test_the_folder_of_an_address_is_a_whole_path_of_a_local_client() -> None:
+    async def seen(named: str, principal: Principal = LOCAL) -> object:
+        address = EndpointAddress(None, "find", "work", named)
+        return await _in_folder(address, named, principal, cast("Any", Folders()))
+
+    assert await seen("/home/ada/") == EndpointAddress(None, "find", "work", "/home/ada")
+    for named in ("here", "/none", "~"):
+        assert await seen(named) == f"`folder={named}` names no folder: write its whole path"
+    assert await seen("/full") == "clients work in too many folders"
+    assert (
+        await seen("/home/ada", Principal(name="ada")) == "`folder=` is for local clients of a hub that serves a file"
+    )
 
 
 @pytest.mark.requirement("SEC-2")

@@ -179,17 +179,21 @@ async def test_what_was_read_or_lost_does_not_count() -> None:
 
 
 @pytest.mark.requirement("HUB-17")
-async def test_what_others_read_meanwhile_does_not_count() -> None:
-    backlog = Backlog(per_session=20, most=30)
-    clients = [_unread(10), _unread(10), _unread(10)]
-    for client in clients:
-        backlog.wrote(client.reply, "ada" if client is clients[0] else "bob")
-    clients[1].transport.unread, clients[2].transport.unread = 1, 11
-    backlog.wrote(clients[2].reply, "bob")  # 12 of this session now, and 22 of all
+@pytest.mark.parametrize(
+    ("owners", "most"), [(("ada", "bob", "bob"), 1_000), (("ada", "bob", "eve"), 34)], ids=["of a session", "of all"]
+)
+async def test_what_others_read_meanwhile_does_not_count(owners: tuple[str, ...], most: int) -> None:
+    backlog = Backlog(per_session=20, most=most)
+    clients = [_unread(1), _unread(1), _unread(1), _unread(1), *(_unread(10) for _ in owners)]
+    for client, owner in zip(clients, (1, 2, 3, 4, *owners), strict=True):
+        backlog.wrote(client.reply, owner)
+    *_, slow, reading, last = clients
+    reading.transport.unread, last.transport.unread = 1, 11  # with what was counted of the other, over a bound
+    backlog.wrote(last.reply, owners[-1])
     assert not any(client.transport.aborted for client in clients)
-    clients[2].transport.unread = 29
-    backlog.wrote(clients[2].reply, "bob")
-    assert [client.transport.aborted for client in clients] == [False, False, True]
+    last.transport.unread = 29
+    backlog.wrote(last.reply, owners[-1])
+    assert (slow.transport.aborted, reading.transport.aborted, last.transport.aborted) == (False, False, True)
 
 
 @pytest.mark.requirement("HUB-17")
@@ -256,6 +260,18 @@ async def test_the_streams_of_a_session_count_together_and_each_modern_request_b
             else:
                 stream.send(NOTICE)
         assert [client.transport.aborted for client in clients] == [False, session is not None]
+
+
+async def test_a_stream_ends_once_and_nothing_follows_its_end() -> None:
+    client = Client()
+    client.reply.event(NOTICE)
+    client.reply.end()
+    whole = client.read
+    client.reply.end()
+    client.reply.event(NOTICE)
+    client.reply.result(NOTICE)
+    assert client.read == whole
+    assert whole.count(b"0\r\n\r\n") == 1
 
 
 # What clients may ask for again.

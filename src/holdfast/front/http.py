@@ -158,7 +158,7 @@ class McpPaths:
         server = None if request.head.path == "/mcp" else _server_named(request.head.raw_path)
         address = _address(server, request.head.query, self._front.hub.registry.config.settings)
         if isinstance(address, EndpointAddress) and address.folder is not None:
-            address = await _in_folder(address, found, self._folders)
+            address = await _in_folder(address, address.folder, found, self._folders)
         endpoint = self._front.endpoint_of(address) if isinstance(address, EndpointAddress) else None
         if endpoint is not None and server is not None and not _is_there(endpoint.server.view, server, found):
             endpoint = None
@@ -183,15 +183,14 @@ def _is_there(view: View, server: str, principal: Principal) -> bool:
 
 
 async def _in_folder(
-    address: EndpointAddress, principal: Principal, folders: ClientFolders | None
+    address: EndpointAddress, named: str, principal: Principal, folders: ClientFolders | None
 ) -> EndpointAddress | str:
-    """The address with the folder that it names, whose servers run from now on; or what is wrong with it.
+    """The address with the folder that it names as ``named``, whose servers run from now on; or what is wrong with it.
 
     Only programs of the hub's own user name a folder of its machine: a remote caller could start what is in it.
     """
     if principal.name != LOCAL.name or folders is None:
         return "`folder=` is for local clients of a hub that serves a file"
-    named = address.folder or ""
     folder = folders.of(named, "/") if named.startswith("/") else None
     if folder is None:
         return f"`folder={named}` names no folder: write its whole path"
