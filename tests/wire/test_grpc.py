@@ -221,8 +221,9 @@ async def test_a_peer_at_a_unix_socket_answers(tmp_path: Path) -> None:
         (framed(b"yes") * 2, "its answer cannot be read"),
         (b"\0\1\0\0\3yes", "its answer cannot be read"),
         (framed(b"x" * (LARGEST_ANSWER - 4)), "its answer is too large"),
+        (framed(b"x" * LARGEST_ANSWER * 4), "its answer is too large"),
     ],
-    ids=["nothing", "half a head", "compressed", "cut", "two", "a longer one", "too large"],
+    ids=["nothing", "half a head", "compressed", "cut", "two", "a longer one", "too large", "much too large"],
 )
 async def test_an_answer_that_is_not_one_whole_message_is_none(body: bytes, reason: str) -> None:
     async with peer_with() as (peer, channel):

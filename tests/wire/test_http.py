@@ -91,6 +91,33 @@ async def test_on_a_stream_only_the_answer_to_this_request_counts() -> None:
         assert await asked(wire) == {"right": True}
 
 
+@pytest.mark.parametrize(
+    ("body", "with_length", "cut"),
+    [
+        (b'{"jsonrpc": "2.0", "id"', False, True),
+        (b'{"jsonrpc": "2.0", "id"', True, False),
+        (b'{"jsonrpc": }', False, False),
+        (b"it works!", False, False),
+    ],
+    ids=["a beginning", "all of it", "an end too", "no object"],
+)
+async def test_a_body_that_ends_with_its_connection_was_cut_where_it_is_the_beginning_of_an_object(
+    body: bytes, with_length: bool, cut: bool
+) -> None:
+    async def act(exchange: Exchange) -> None:
+        length = b"content-length: %d\r\n" % len(body) if with_length else b""
+        await exchange.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + length + b"\r\n" + body)
+        exchange.close()
+
+    async with FaultServer(Behaviour("unreadable", act)) as peer, dispatcher(peer.origin) as wire:
+        seen = await failure_of(wire)
+    if cut:
+        assert seen == NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
+    else:
+        assert isinstance(seen, NotMcp)
+        assert (seen.fault, body.decode()[:9].replace('"', "'") in str(seen.detail)) == (NotMcpFault.NOT_JSON, True)
+
+
 @pytest.mark.requirement("LOAD-2")
 @pytest.mark.parametrize("messages", [[], [answer(999)], [{"jsonrpc": "2.0", "method": "notifications/message"}]])
 async def test_a_stream_that_ends_without_the_answer_is_a_closed_connection_and_no_wait(

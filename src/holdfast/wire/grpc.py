@@ -28,7 +28,7 @@ import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.core import NetworkFailure, NetworkFault, TlsFailure, TlsFault, quoted_line
+from holdfast.core import NetworkFailure, NetworkFault, TimedOut, TlsFailure, TlsFault, quoted_line
 from holdfast.wire.http.http_faults import evidence_of
 from holdfast.wire.http.pool import dial, dial_unix
 
@@ -63,12 +63,13 @@ _TLS: Final = {
     TlsFault.CLIENT_CERTIFICATE: "it refuses our certificate, or wants one",
 }
 
-_STATUS: Final = (
+_STATUS_NAMES: Final = (
     *("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS"),
     *("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED"),
     *("INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"),
 )
-"""The codes of gRPC, by their number."""
+_STATUS: Final = {str(number): name for number, name in enumerate(_STATUS_NAMES)}
+"""The names of the codes of gRPC, as its header has them."""
 
 DEADLINE_EXCEEDED: Final = "4"
 
@@ -149,8 +150,6 @@ class GrpcChannel:
             except ImportError:
                 raise GrpcFailed(MISSING) from None
             except (OSError, UnicodeError) as exc:  # a failure of TLS is an OSError too
-                if isinstance(exc, TimeoutError):
-                    raise
                 raise GrpcFailed(_reason_of(exc)) from exc
             if target.tls is not None and made.alpn != "h2":
                 made.abort()
@@ -383,8 +382,7 @@ def _message_in(headers: dict[bytes, bytes], body: bytes) -> bytes:
     if code == DEADLINE_EXCEEDED:
         raise GrpcFailed(TIMEOUT)
     if code != "0":
-        known = code.isdigit() and len(code) < 3 and int(code) < len(_STATUS)
-        raise GrpcFailed(f"gRPC status {_STATUS[int(code)]}" if known else NOT_GRPC)
+        raise GrpcFailed(f"gRPC status {_STATUS[code]}" if code in _STATUS else NOT_GRPC)
     if len(body) < 5 or body[0] != 0 or int.from_bytes(body[1:5], "big") != len(body) - 5:
         raise GrpcFailed("its answer cannot be read")
     return body[5:]
@@ -395,6 +393,8 @@ def _reason_of(exc: BaseException) -> str:
     match evidence_of(exc, doing="a connection", connecting=True):
         case NetworkFailure(fault=fault):
             return _NETWORK.get(fault, "no connection could be made")
+        case TimedOut():  # the system gave it up before the deadline did
+            return TIMEOUT
         case TlsFailure(fault=fault):
             return _TLS.get(fault, "the TLS handshake failed")
         case _:

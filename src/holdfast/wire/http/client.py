@@ -611,7 +611,8 @@ def _following(method: str, url: httpx2.URL, response: Response, *, may: bool) -
         following = url.join(response.headers["location"].strip())
     except (httpx2.InvalidURL, ValueError) as exc:
         raise BrokenHttp("it redirects to no address") from exc
-    if may and _keeps_to(url, following) and _keeps_method(response.status, method):
+    # After 301 and 302 some clients send a POST again as a GET, so only 307 and 308 say that method and body stay.
+    if may and _keeps_to(url, following) and (method == "GET" or response.status in (307, 308)):
         return following
     shown = str(following.copy_with(userinfo=b"", query=None, fragment=None))
     downgrade = url.scheme == "https" and following.scheme == "http"
@@ -623,11 +624,6 @@ def _keeps_to(here: httpx2.URL, there: httpx2.URL) -> bool:
     upgrade = (here.scheme, there.scheme) == ("http", "https") and here.port is None and there.port is None
     same = (here.scheme, here.port) == (there.scheme, there.port) or upgrade
     return same and here.host == there.host and (not there.userinfo or there.userinfo == here.userinfo)
-
-
-def _keeps_method(status: int, method: str) -> bool:
-    """Whether the redirected request has the same method, and so the same body."""
-    return method in ("GET", "HEAD") or status in (307, 308) or (status == 301 and method != "POST")
 
 
 def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
