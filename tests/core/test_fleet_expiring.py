@@ -32,7 +32,17 @@ def test_keys_are_over_in_the_order_of_their_ends_and_a_later_version_lives_long
     for until in range(1_000, 2_000):  # one session that is used again and again costs no memory
         keys.note(record("session/3", until))
     assert len(keys._order) < 400
+    assert keys.take_over(20) == [f"session/{number}" for number in range(11, 21)], "the order is kept"
     assert not keys.crowded
+
+
+def test_a_session_that_is_used_often_hides_no_other_one_that_is_over() -> None:
+    keys = ExpiringKeys()
+    for until in range(1_000, 1_102):
+        keys.note(record("session/used", until))
+    for number in range(20):
+        keys.note(record(f"session/{number}", number))
+    assert keys.take_over(500) == [f"session/{number}" for number in range(20)]
 
 
 def test_those_that_end_first_give_way_where_there_are_too_many() -> None:

@@ -170,6 +170,32 @@ def test_a_decision_is_not_everywhere_while_replicas_with_another_key_use_the_st
 
 
 @pytest.mark.requirement("FLEET-2")
+@pytest.mark.parametrize(("epoch", "seen", "everywhere"), [("n", 1, True), ("n", 0, False), ("older", 99, False)])
+def test_a_decision_is_everywhere_once_all_have_read_past_it_in_the_store_of_now(
+    epoch: str, seen: int, everywhere: bool
+) -> None:
+    store = SharedStore()
+    writer = Asking(store)
+    written = writer.member.write("switch/x", {"off": True}, 1.0)
+    assert written is not None
+    writer.until(SETTLED)
+    assert (store.epoch, store.sequence) == ("n", 1)
+    store.replicas["b"] = (SETTLED * 2, json.dumps({"epoch": epoch, "seen": seen}))
+    writer.until(SETTLED + 2.0)
+    assert set(writer.member.peers) == {"a", "b"}
+    assert writer.member.is_everywhere(written, writer.now) == everywhere
+
+
+def test_who_is_present_counts_from_the_beginning_of_the_exchange_that_asked() -> None:
+    one = Asking(SharedStore())
+    one.turn()
+    assert [one.member.pace.has_roster(since) for since in (one.now, one.now + 0.1)] == [True, False]
+    one.member.pace.want_roster()
+    assert not one.member.pace.has_roster(one.now)
+    assert one.member.due() == one.now + SOONEST_SECONDS
+
+
+@pytest.mark.requirement("FLEET-2")
 def test_a_decision_is_not_everywhere_while_a_store_that_was_emptied_has_not_heard_of_all() -> None:
     store = SharedStore()
     writer, other = Asking(store), Asking(store, "b")
