@@ -111,7 +111,10 @@ TABLE: dict[str, tuple[str, list[Evidence]]] = {
     "TLS does not verify, or is not TLS": ("permanent", [TlsFailure(fault=fault) for fault in TlsFault]),
     "not MCP, wrong version, endless pages, over a bound": (
         "permanent",
-        [*(NotMcp(fault=fault) for fault in NotMcpFault), OverBound(bound="pages", limit=1, setting="pages")],
+        [
+            *(NotMcp(fault=fault) for fault in NotMcpFault),
+            *(OverBound(bound="pages", limit=1, setting=key) for key in ("pages", "")),
+        ],
     ),
     "JSON-RPC internal error (-32603) on the load": ("transient", [RpcError(method="initialize", code=-32603)]),
     "any other JSON-RPC error on the load": (
@@ -183,6 +186,7 @@ def test_each_row_of_the_table_is_judged_as_it_says(row: str, seen: Evidence) ->
 def test_what_will_not_be_tried_again_comes_with_a_hint(seen: Evidence) -> None:
     if not isinstance(seen, BadConfig):
         assert classify_evidence(seen).hint
+    assert "``" not in classify_evidence(seen).hint  # a setting without a name
 
 
 def test_having_connected_before_matters_for_unreachable_servers_alone() -> None:

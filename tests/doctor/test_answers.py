@@ -14,6 +14,7 @@ from tests.doctor.examination import Examination
 from tests.peers.http_fault import FaultServer, never_answer, redirect, reset_before_answer, respond
 from tests.peers.mcp_http import HTML_PAGE, McpPeer
 from tests.peers.mcp_sse import SsePeer
+from tests.peers.peer_server import Era
 from tests.peers.stdio import StdioPeer
 from tests.peers.tls import Certificates
 
@@ -191,6 +192,16 @@ async def test_a_server_over_a_bound_is_told_which(clinic: Examination, stdio_pe
     clinic.matches("bound", found)
     clinic.carry_out(found)
     assert (await clinic.one()).health == "healthy"
+
+
+@pytest.mark.requirement("DOC-4", "SEC-4")
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_bound_that_no_setting_raises_names_none(clinic: Examination, era: Era) -> None:
+    async with McpPeer(era=era, instructions="x" * 600_000) as peer:
+        found = await clinic.found({"url": peer.url})
+    assert (found.code, found.remedy.edits) == ("HF-BOUND", ())
+    assert "its answer to the handshake" in found.words
+    assert "no setting" in found.remedy.text
 
 
 # Its tools

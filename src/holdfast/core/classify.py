@@ -189,10 +189,7 @@ def classify_evidence(  # noqa: PLR0912 - one arm for each kind of evidence
         case NotMcp():
             return _permanent(*_NOT_MCP[evidence.fault], detail=evidence.detail)
         case OverBound():
-            return _permanent(
-                f"it exceeded the bound on {evidence.bound} ({evidence.limit})",
-                f"if you trust this server, raise `{evidence.setting}`",
-            )
+            return _permanent(f"it exceeded the bound on {evidence.bound} ({evidence.limit})", evidence.hint)
         case RpcError():
             return _rpc(evidence)
         case CommandUnusable():

@@ -254,7 +254,14 @@ class OverBound:
     bound: str
     limit: int
     setting: str
-    """The key that raises it, as written in the config."""
+    """The key that raises it, as written in the config; empty where it is fixed."""
+
+    @property
+    def hint(self) -> str:
+        """What changes it."""
+        if self.setting:
+            return f"if you trust this server, raise `{self.setting}`"
+        return "no setting raises it: ask the author of the server to send less at once"
 
 
 class CommandFault(Enum):

@@ -594,7 +594,7 @@ ANSWER = (
         "error",
         "The server sent more than the limit allows",
         "A message or a catalog exceeds a limit. The limit protects the other servers.",
-        "If you trust the server, raise the named setting.",
+        "If you trust the server, raise the named setting. Where none is named, the limit is fixed.",
     ),
 )
 

@@ -289,13 +289,10 @@ def rpc_error(case: Case, seen: RpcError) -> Finding:
 def bound(case: Case, seen: OverBound) -> Finding:
     """The finding for an exceeded limit."""
     words = f"it exceeded the limit on {seen.bound} ({seen.limit})"
+    if not seen.setting:
+        return finding("HF-BOUND", words, seen.hint, case.again)
     key = seen.setting.removeprefix("holdfast.")
-    return finding(
-        "HF-BOUND",
-        words,
-        f"if you trust this server, raise `{seen.setting}`",
-        edits=(case.setting(key, 4 * seen.limit),),
-    )
+    return finding("HF-BOUND", words, seen.hint, edits=(case.setting(key, 4 * seen.limit),))
 
 
 def plain_credentials(case: Case) -> Finding:

@@ -59,6 +59,7 @@ from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
 from holdfast.wire.in_flight import OnProgress, until_cancelled
 from holdfast.wire.raw_json import (
+    LOADED_BYTES,
     SMALL_BYTES,
     BadJson,
     Bytes,
@@ -667,6 +668,8 @@ def _finite(value: object) -> float | None:
 
 def value_of(result: RawObject) -> Message:
     """A result as a value, for the parts that the hub itself reads."""
+    if result.size > LOADED_BYTES:
+        raise ServerFailure(OverBound(bound="the size of its answer to the handshake", limit=LOADED_BYTES, setting=""))
     try:
         return result.value()
     except BadJson as exc:
