@@ -342,6 +342,16 @@ async def test_a_flood_of_events_stays_within_every_bound(monkeypatch: pytest.Mo
     assert events._spent <= 3 * 1024 * 1024
 
 
+async def test_why_events_are_not_shared_is_known_until_a_write_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_events, "RETRY_SECONDS", 0.0)
+    store: Any = Shared()
+    events = shared(store)
+    for store.up, problem in ((False, "it is switched off"), (True, "")):
+        events.add(b"s" * 16, "m", SharedEvent(1, "", False, b"x"))
+        await events._write(events._batch())
+        assert (events.problem, events.dropped) == (problem, 1)
+
+
 def test_the_broker_forgets_logs_after_a_while_and_beyond_its_bound() -> None:
     now = 0.0
     store = MemoryEvents(most=1_000, clock=lambda: now)
