@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from holdfast.auth.credentials import Bearer, Logins, Renewer, refresh_now, status_of
+from holdfast.auth.token_endpoint import IssuedTokens
 from holdfast.auth.token_store import TokenStore, renewing
 from holdfast.core.classify import classify_evidence
 from holdfast.core.evidence import TokenNotRenewed
@@ -351,6 +352,23 @@ async def test_a_grant_that_could_not_be_kept_does_not_replace_a_newer_login(pee
     now = store.get(kept.key)
     assert now is not None
     assert now.login == newer.login
+
+
+@pytest.mark.requirement("AUTH-1")
+async def test_a_renewal_that_ends_after_a_login_elsewhere_does_not_undo_it(peer: Guarded, store: TokenStore) -> None:
+    kept, _ = await logged_in(peer.spec(), store)
+    aged(store, kept)
+    newer = replace(kept, issuer="https://auth2.example", access_token="planted-elsewhere", login="newer")
+
+    async def slowly(*_: object, **__: object) -> IssuedTokens:
+        store.put(newer)  # the person logs in at another issuer, while the old one takes its time to answer
+        return IssuedTokens(access_token="planted-late", refresh_token="planted-late-refresh")
+
+    renewer = Renewer(store, request=slowly)
+    await renewer.renew(kept.key, instead_of=kept.access_token)
+    used = store.of(kept.servers[0])
+    assert used is not None
+    assert (used.issuer, used.access_token) == (newer.issuer, newer.access_token)
 
 
 def no_space(*_: object) -> None:

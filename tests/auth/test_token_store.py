@@ -67,6 +67,18 @@ def test_an_address_belongs_to_the_login_that_was_made_last(store: TokenStore) -
     assert found.issuer == "https://new.example"
 
 
+def test_a_renewal_of_an_older_login_takes_no_address_back(store: TokenStore) -> None:
+    old = store.put(grant(issuer="https://old.example", login="old"))
+    store.put(grant(issuer="https://new.example", login="new"))
+    store.put(replace(old, access_token="planted-renewed"))
+    found = store.of("https://files1.example/mcp")
+    assert found is not None
+    assert found.issuer == "https://new.example"
+    renewed = store.get(old.key)
+    assert renewed is not None
+    assert (renewed.access_token, renewed.servers) == ("planted-renewed", ())
+
+
 def test_a_change_is_seen_by_its_stamp_alone(store: TokenStore) -> None:
     other = TokenStore(store.folder, vault=lambda: None)
     seen = [other.current, len(other.grants())]

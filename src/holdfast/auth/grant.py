@@ -176,12 +176,15 @@ class Grant:
 
 
 def put_among(grants: dict[GrantKey, Grant], grant: Grant) -> Grant:
-    """Keep a grant in place of the one with its key; returns it with the addresses of both.
+    """Keep a grant in place of the one with its key; returns it with its addresses, those of the one before among them.
 
-    An address belongs to one grant: a new login at another issuer takes it from the old one.
+    An address belongs to one grant: a new login at another issuer takes it from the old one. A renewal of the old login
+    may be under way then. What it brings takes no address back.
     """
     before = grants.pop(grant.key, None)
-    servers = {*grant.servers, *(before.servers if before is not None else ())}
+    known = {*before.servers} if before is not None else set[str]()
+    is_renewal = before is not None and before.login == grant.login
+    servers = known if is_renewal else {*grant.servers} | known
     for key, other in grants.items():
         grants[key] = replace(other, servers=tuple(one for one in other.servers if one not in servers))
     kept = grants[grant.key] = replace(grant, servers=tuple(sorted(servers)))
