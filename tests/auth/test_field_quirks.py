@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from holdfast.auth.credentials import Logins, refresh_now
-from holdfast.auth.discovery import DEVICE_GRANT, AuthorizationServer, known_client
+from holdfast.auth.discovery import DEVICE_GRANT, AuthorizationServer, identify, known_client
 from holdfast.auth.grant import OAuthClient
 from holdfast.auth.person_login import LoginMethod
 from holdfast.auth.token_endpoint import as_client, configured_key, new_key, public_key, signing_algorithm
@@ -23,6 +23,7 @@ from holdfast.config.spec import OAuthSettings
 from holdfast.errors import LoginFailed
 from tests.auth.logins import aged, logged_in
 from tests.peers.guarded import PLANTED, Guarded
+from tests.peers.http_fault import FaultServer, respond
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("AUTH-9")]
 
@@ -121,6 +122,7 @@ async def test_a_secret_is_of_no_use_where_a_key_is_asked_for(peer: Guarded, sto
         {"expires_in": None},
         {"expires_in": 0},
         {"expires_in": "soon"},
+        pytest.param({"expires_in": 10**400}, id="no float holds it"),
         {"scope": ["files:read"]},
         {"scope": None},
         {"error": None},
@@ -138,6 +140,19 @@ async def test_a_login_takes_each_form_in_which_servers_answer(
     assert kept.scope == "files:read"
     assert (kept.expires_at is not None) == (answers.get("expires_in", 1) in (1, "3600", 3600.0))
     assert (kept.refresh_token is None) == ("refresh_token" in answers)
+
+
+@pytest.mark.parametrize(
+    ("ends", "read"), [(2_000_000_000, 2e9), (0, None), (None, None), pytest.param(10**400, None, id="no float")]
+)
+async def test_a_registration_ends_when_its_server_says_so(ends: object, read: float | None) -> None:
+    said = {"client_id": "x", "client_secret_expires_at": ends}
+    async with FaultServer(respond(201, json.dumps(said))) as place:
+        server = AuthorizationServer(
+            issuer=place.origin, token_endpoint=place.origin, registration_endpoint=place.origin
+        )
+        client = await identify(server, redirect_uri="http://127.0.0.1:1/callback", scope="")
+    assert client.expires_at == read
 
 
 @pytest.mark.parametrize("kind", ["DPoP", "mac"])

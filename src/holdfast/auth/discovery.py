@@ -34,6 +34,7 @@ from holdfast.auth.token_endpoint import (
     document,
     new_key,
     public_key,
+    seconds_in,
     signing_algorithm,
 )
 from holdfast.config import OAuthSettings, ServerSpec
@@ -444,7 +445,6 @@ def _registered(
             f" {quoted_name(chosen, ticks=True)}, {why}",
             hint="register Holdfast there by hand, and write the id into `oauth.clientId`",
         )
-    ends = fields.get("client_secret_expires_at")
     return OAuthClient(
         id=client_id,
         secret=secret,
@@ -454,7 +454,7 @@ def _registered(
         algorithm=_algorithm(server, chosen, key),
         redirect_uri=redirect_uri,
         scope=scope,
-        expires_at=float(ends) if isinstance(ends, int | float) and ends > 0 else None,
+        expires_at=seconds_in(fields.get("client_secret_expires_at")),
     )
 
 

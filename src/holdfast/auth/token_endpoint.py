@@ -309,7 +309,7 @@ def seconds_in(value: object) -> float | None:
     """A number of seconds, also as a text; None for an invalid one, and for 0, which some servers send for no end."""
     try:
         seconds = float(value)  # type: ignore[arg-type]  # the value can be of any type
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # JSON has integers that no float holds
         return None
     return seconds if 0 < seconds < 10**10 else None
 
