@@ -188,4 +188,17 @@ async def test_a_hub_that_tells_a_password_in_an_address_gets_no_route_for_it() 
     assert "hunter2" not in rendered.text + repr(targets)
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("address", ["http://[::1", "http://[evil]/mcp", "http://h:port/mcp"])
+async def test_a_hub_that_tells_an_address_that_is_none_gets_no_route_for_it(address: str) -> None:
+    told = [
+        {"id": name, "url": url, "transport": "http"} for name, url in {"bad": address, "good": "http://h/"}.items()
+    ]
+    async with FaultServer(respond(200, json.dumps({"targets": told, "left_out": {}}))) as registry:
+        targets = await HttpSource(url=registry.origin).read()
+    merged(bootstrap(), *targets.found)
+    assert [target.id for target in targets.found] == ["good"]
+    assert "bad" in targets.left_out
+
+
 _WITH_AND_WITHOUT_PASSWORD = {"named": "http://user:hunter2@h/mcp", "good": "http://h/mcp"}

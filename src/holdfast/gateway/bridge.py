@@ -153,9 +153,22 @@ def _registry(body: bytes) -> Targets | None:
         registry = TargetsView.model_validate_json(body)
     except ValidationError:
         return None
-    found = (Target(id=one.id, url=one.url, transport=one.transport) for one in registry.targets)
-    usable = tuple(sorted((one for one in found if "@" not in urlsplit(one.url).netloc), key=lambda one: one.id))
-    return Targets(found=usable, left_out=registry.left_out)
+    found = sorted(
+        (Target(id=one.id, url=one.url, transport=one.transport) for one in registry.targets), key=lambda one: one.id
+    )
+    unfit = {one.id: why for one in found if (why := _why_unfit(one.url))}
+    return Targets(found=tuple(one for one in found if one.id not in unfit), left_out={**registry.left_out, **unfit})
+
+
+def _why_unfit(url: str) -> str:
+    """Why an address that came over HTTP gets no route; empty if it gets one."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+            return "its URL is not valid"
+    except ValueError:
+        return "its URL is not valid"
+    return "its URL holds a user name or password" if "@" in parts.netloc else ""
 
 
 def _targets(text: bytes, config: Config) -> Targets:
