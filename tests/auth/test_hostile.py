@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+from dataclasses import asdict, replace
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -11,7 +13,7 @@ from holdfast.auth.credentials import Logins, refresh_now
 from holdfast.auth.discovery import AuthorizationServer, discover
 from holdfast.auth.flows import answer_in, authorization_request, code_in, redirect_listener
 from holdfast.auth.grant import OAuthClient, may_lead_to
-from holdfast.auth.person_login import log_in, log_out
+from holdfast.auth.person_login import PendingLogin, begin_login, finish_login, log_in, log_out
 from holdfast.auth.token_store import TokenStore
 from holdfast.core.evidence import Challenge
 from holdfast.errors import LoginFailed
@@ -116,6 +118,26 @@ async def test_metadata_is_not_followed_to_another_origin(peer: Guarded, store: 
     await peer.behave(redirects_to=f"{thief.address}/.well-known/oauth-authorization-server")
     with pytest.raises(LoginFailed, match="redirects to"):
         await logged_in(peer.spec(), store)
+
+
+@pytest.mark.requirement("SEC-3")
+async def test_no_code_goes_to_an_issuer_that_the_server_names_after_the_person_agreed(
+    peer: Guarded, store: TokenStore, thief: Guarded
+) -> None:
+    spec = peer.spec()
+    spec = replace(spec, oauth=replace(spec.oauth, redirect_uri="http://127.0.0.1:8765/callback"))
+    await peer.behave(names_itself=False)
+    await thief.behave(names_itself=False)
+    address, pending = await begin_login(spec, store=store, agreed=peer.address)
+    assert address.startswith(peer.address)
+    kept = PendingLogin.read(json.loads(json.dumps(asdict(pending))))
+    await peer.behave(authorization_server=thief.address)
+    with pytest.raises(LoginFailed, match="another authorization server than"):
+        await begin_login(spec, store=store, agreed=peer.address)
+    with pytest.raises(LoginFailed, match="another authorization server than"):
+        await finish_login(spec, store=store, pending=kept, answer={"state": pending.state, "code": "planted-code"})
+    assert await thief.seen("token") + await thief.seen("register") == []
+    assert store.grants() == ()
 
 
 @pytest.mark.requirement("SEC-3")

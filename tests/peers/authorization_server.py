@@ -51,6 +51,8 @@ class Behaviour:
     """Another issuer than the true one, in its own metadata."""
     iss: str = ""
     """Another issuer than the true one, in its answers; ``-`` for none."""
+    names_itself: bool = True
+    """Whether its metadata says that its answers name it (RFC 9207)."""
     state: str = ""
     """Another state than the one that was sent."""
     redirects_to: str = ""
@@ -414,7 +416,7 @@ def _metadata(how: Behaviour, here: str) -> dict[str, Any]:
         "token_endpoint_auth_methods_supported": how.methods,
         "scopes_supported": ["files:read", "files:write"],
         "client_id_metadata_document_supported": how.takes_documents,
-        "authorization_response_iss_parameter_supported": True,
+        "authorization_response_iss_parameter_supported": how.names_itself,
     }
     if how.grant_types:
         described["grant_types_supported"] = how.grant_types

@@ -161,6 +161,8 @@ class PendingLogin:
 
     state: str = field(repr=False)
     verifier: str = field(repr=False)
+    issuer: str
+    """The authorization server that the browser was sent to: the code is for no other."""
     scope: tuple[str, ...]
     client: OAuthClient
 
@@ -168,7 +170,13 @@ class PendingLogin:
     def read(cls, kept: Mapping[str, Any]) -> PendingLogin:
         """What was kept of it as JSON."""
         client = OAuthClient(**kept["client"])
-        return cls(state=kept["state"], verifier=kept["verifier"], scope=tuple(kept["scope"]), client=client)
+        return cls(
+            state=kept["state"],
+            verifier=kept["verifier"],
+            issuer=kept.get("issuer", ""),  # the hub before this version kept none: that login begins again
+            scope=tuple(kept["scope"]),
+            client=client,
+        )
 
 
 async def plan_login(spec: ServerSpec, *, store: GrantStore) -> PlannedLogin:
@@ -178,18 +186,24 @@ async def plan_login(spec: ServerSpec, *, store: GrantStore) -> PlannedLogin:
 
 
 async def begin_login(
-    spec: ServerSpec, *, store: GrantStore, now: Callable[[], float] = time.time
+    spec: ServerSpec, *, store: GrantStore, agreed: str, now: Callable[[], float] = time.time
 ) -> tuple[str, PendingLogin]:
-    """Where to send a browser that comes back to ``oauth.redirect_uri``, and what to keep. Raises ``LoginFailed``."""
+    """Where to send a browser that comes back to ``oauth.redirect_uri``, and what to keep. Raises ``LoginFailed``.
+
+    ``agreed`` is the issuer that the person was shown (``plan_login``).
+    """
     login = _Login(spec=spec, store=store, now=now)
     found, wanted = await _wanted(spec, store)
+    _check_same_issuer(spec, found, agreed)
     redirect = spec.oauth.redirect_uri or ""
     client = await _known(login, found, wanted)
     client = client or await identify(found.server, redirect_uri=redirect, scope=" ".join(wanted))
     asked = authorization_request(
         found.server, client, resource=_named(login, found), scope=wanted, redirect_uri=redirect
     )
-    return asked.url, PendingLogin(state=asked.state, verifier=asked.verifier, scope=wanted, client=client)
+    return asked.url, PendingLogin(
+        state=asked.state, verifier=asked.verifier, issuer=found.server.issuer, scope=wanted, client=client
+    )
 
 
 async def finish_login(
@@ -204,10 +218,22 @@ async def finish_login(
     login = _Login(spec=spec, store=store, now=now)
     # Discovered again, not kept in the browser: the token endpoint must be the server's word of now.
     found = await discover(spec, await _challenge(spec))
+    # The person logged in where she was sent. A server that names another issuer now would get her code, and with it
+    # the client's secret, for a login at the first one (RFC 9700, 4.4: mix-up).
+    _check_same_issuer(spec, found, pending.issuer)
     code = code_in(answer, server=found.server, state=pending.state)
     redirect = spec.oauth.redirect_uri or ""
     client, given = await _exchange(login, found, pending.client, code, redirect, pending.verifier)
     return await _kept(login, found, client, given, pending.scope)
+
+
+def _check_same_issuer(spec: ServerSpec, found: Discovered, before: str) -> None:
+    if found.server.issuer != before:
+        raise LoginFailed(
+            f"`{spec.id}` names another authorization server than a moment ago:"
+            f" {quoted_name(found.server.issuer, 200, ticks=True)}, not {quoted_name(before, 200, ticks=True)}",
+            hint="begin the login again, and look where it leads; if it happens again, do not trust the server",
+        )
 
 
 async def _wanted(

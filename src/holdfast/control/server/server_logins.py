@@ -22,6 +22,8 @@ What must never happen:
 * A user learns of another user's login, or of a server that the access rules hide from her. A server that is hidden and
   one that does not exist are the same to her.
 * An answer that this browser did not ask for is taken: its state and its issuer are checked (``finish_login``).
+* A server leads a person to one issuer and takes her code to another. The issuer that the page shows is signed into
+  its form, and kept in the cookie; a server that names another one at a later step is refused.
 
 An operator logs the hub in to a server from the status page (``log_in_from_page``). The request that asks for it owns
 the login, which ends with it, and with the role of the operator. The answer is an event stream: `visit` with the page
@@ -131,7 +133,8 @@ class ConnectPage:
             "You are": ticket.principal,
         }
         listed = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(said)}</dd>" for name, said in rows.items())
-        hidden = {"ticket": written, "csrf": self._csrf(ticket, written)}
+        csrf = self._csrf(ticket, written, planned.issuer)
+        hidden = {"ticket": written, "issuer": planned.issuer, "csrf": csrf}
         fields = "".join(
             f'<input type="hidden" name="{name}" value="{html.escape(value)}">' for name, value in hidden.items()
         )
@@ -152,12 +155,15 @@ class ConnectPage:
         if isinstance(found, Response):
             return found
         ticket, spec = found
-        # The ticket is in a link that others may know; this value only the page has that its user looked at.
-        if not hmac.compare_digest(fields.get("csrf", "").encode(), self._csrf(ticket, written).encode()):
+        # The ticket is in a link that others may know; this value only the page has that its user looked at. It says
+        # which issuer the page showed her, too.
+        issuer = fields.get("issuer", "")
+        given, right = fields.get("csrf", ""), self._csrf(ticket, written, issuer)
+        if not hmac.compare_digest(given.encode("utf-8", "replace"), right.encode()):
             return shell("Not logged in", "The form is not of this page. Open the link again.", "", 403)
         grants = self._hub.registry.users.grants(ticket.principal)
         try:
-            address, pending = await begin_login(self._spec(spec), store=grants)
+            address, pending = await begin_login(self._spec(spec), store=grants, agreed=issuer)
         except HoldfastError as failed:
             return self._failed(ticket, failed)
         response = RedirectResponse(address, status_code=303, headers=NOT_KEPT)
@@ -166,6 +172,7 @@ class ConnectPage:
             "server": ticket.server,
             "state": pending.state,
             "verifier": pending.verifier,
+            "issuer": pending.issuer,
             "scope": list(pending.scope),
             "client": asdict(pending.client),
         }
@@ -260,8 +267,8 @@ class ConnectPage:
     def _has_document(self) -> bool:
         return self._links.base.startswith("https://")
 
-    def _csrf(self, ticket: LoginTicket, written: str) -> str:
-        said = json.dumps([ticket.principal, written]).encode()
+    def _csrf(self, ticket: LoginTicket, written: str, issuer: str) -> str:
+        said = json.dumps([ticket.principal, written, issuer]).encode()
         return as_text(self._links.ring().sign(said, purpose="login form"))
 
     def _failed(self, ticket: LoginTicket, failed: HoldfastError) -> Response:
