@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config.config_files import TrustStore, read_config, summarize
+from holdfast.config.config_files import TrustStore, read_config, rewrite_config, summarize, write_whole
 from holdfast.config.definition import steers
 from holdfast.config.read import load_config
 from holdfast.errors import ConfigError, UntrustedConfig
@@ -248,3 +248,18 @@ def test_a_variable_that_changes_what_runs_is_known(name: str) -> None:
 )
 def test_an_ordinary_variable_is_not_marked(name: str) -> None:
     assert not steers(name)
+
+
+def test_what_replaces_an_edit_of_our_own_at_once_is_not_trusted(
+    project: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, evil = project / "mcp.json", TEXT.replace(b'"x"', b'"evil"')
+    TrustStore(environ).trust(file, TEXT)
+
+    def written_and_replaced(place: Path, text: str) -> None:
+        write_whole(place, text)
+        place.write_bytes(evil)
+
+    monkeypatch.setattr("holdfast.config.config_files.write_whole", written_and_replaced)
+    rewrite_config(file, TEXT.decode().replace('"x"', '"y"'), environ=environ)
+    assert not TrustStore(environ).is_trusted(file, evil)

@@ -254,7 +254,8 @@ def rewrite_config(file: Path, text: str, *, environ: Mapping[str, str]) -> None
     if not was_trusted:
         return
     try:
-        store.trust(file, file.read_bytes())
+        # What was written, and not what is there now: another program may have replaced it meanwhile.
+        store.trust(file, text.encode("utf-8"))
     except OSError as exc:
         why = exc.strerror or type(exc).__name__
         raise HoldfastError(
