@@ -53,6 +53,10 @@ class Client:
         await self.send(method="notifications/initialized")
         return answer
 
+    async def leave(self) -> None:
+        """Close stdin."""
+        await self._input.aclose()
+
     async def call(self, tool: str, number: Any) -> None:
         await self.send(id=number, method="tools/call", params={"name": tool, "arguments": {}})
 
@@ -121,6 +125,28 @@ async def test_what_a_client_does_not_read_is_bounded_and_every_call_is_answered
             answers[answer["id"]] = answer
     dropped = [answers[one]["error"]["message"] for one in calls if "error" in answers[one]]
     assert set(dropped) == {"the result was dropped: the client did not read its earlier results"}
+
+
+@pytest.mark.requirement("HUB-17")
+async def test_a_client_that_leaves_without_reading_ends_the_hub_which_says_what_was_not_read(tmp_path: Path) -> None:
+    log = tmp_path / "hub.log"
+    async with HttpServer({"large": "x" * LARGE}) as server, client(tmp_path, {"it": server.definition}) as hub:
+        await hub.begin()
+        for number in range(2, 32):
+            await hub.call("it__large", number)
+        await until(lambda: "does not read" in log.read_text(), beside=tmp_path)
+        await hub.leave()
+        assert await hub.process.wait() == 0
+    assert "were not read by the client" in log.read_text()
+
+
+@pytest.mark.requirement("HUB-17")
+async def test_a_client_that_read_all_leaves_a_hub_that_ends_without_a_warning(tmp_path: Path) -> None:
+    async with client(tmp_path, {}) as hub:
+        await hub.begin()
+        await hub.leave()
+        assert await hub.process.wait() == 0
+    assert "were not read" not in (tmp_path / "hub.log").read_text()
 
 
 @pytest.mark.requirement("HUB-17")
