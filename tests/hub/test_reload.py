@@ -16,7 +16,7 @@ import anyio.lowlevel
 import pytest
 
 from holdfast.config import read_file
-from holdfast.config.read import load_config
+from holdfast.config.read import config_from_mapping, load_config
 from holdfast.core.catalog import Item, Listing
 from holdfast.hub import reload
 from holdfast.hub.hub import Hub
@@ -155,6 +155,15 @@ async def test_a_file_that_is_gone_keeps_the_running_configuration_and_its_retur
             assert result.added == ("late",)
             assert len(one.pids) == 1
             assert list(hub.servers) == ["one", "late"]
+
+
+async def test_a_file_that_is_not_there_yet_is_no_refused_edit(file: Path) -> None:
+    async with Hub(config_from_mapping({"mcpServers": {}})) as hub:
+        reloader = Reloader(hub, file)
+        assert await reloader.reload() == ()
+        with StdioServer({"a": "1"}) as one:
+            file.write_text(text(one=one.definition))
+            assert (await applied(reloader)).added == ("one",)
 
 
 async def test_a_server_with_a_broken_new_definition_keeps_the_one_that_it_had(

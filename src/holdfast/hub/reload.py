@@ -110,6 +110,9 @@ class Reloader:
             while self._watch(d.env_file.path for d in reading.definitions if d.env_file is not None):
                 reading = await anyio.to_thread.run_sync(read)
         except ConfigError as exc:
+            # A hub may start before the user's own file is there. It serves no server then, as that file says.
+            if self._applied[0] is None and not self._hub.config.servers and not self._refused:
+                return ()
             return (self._refuse((), exc.problems),)
         try:
             return await self._apply(self._part(reading.config) if self._part is not None else reading.config)
