@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -252,6 +253,23 @@ async def test_the_bridges_environment_cannot_be_read_through_a_source(tmp_path:
             assert list(health["source"]["left_out"]) == ["a"]
             assert routes_in(config) == ["b"]
             assert TOKEN not in str(content(config)) + running.log
+
+
+async def test_a_source_learns_no_folder_and_reads_no_file_of_the_bridge(tmp_path: Path, config: Path) -> None:
+    pipe = tmp_path / "pipe.env"
+    os.mkfifo(pipe)  # reading it would never end
+    servers = {
+        "a": {"url": "http://h/${userHome}"},
+        "b": {"url": "http://h/mcp"},
+        "c": {"command": "server", "envFile": str(pipe)},
+    }
+    async with (
+        FaultServer(respond(200, json.dumps({"mcpServers": servers}))) as source,
+        bridge(tmp_path, "--targets-url", source.origin, "--no-watch") as running,
+    ):
+        _, health = await running.until(ok)
+        assert sorted(health["source"]["left_out"]) == ["a", "c"]
+        assert routes_in(config) == ["b"]
 
 
 async def test_a_full_disk_leaves_the_config_and_is_told(tmp_path: Path, targets: Path) -> None:

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from holdfast.config.expand import EnvFile, Expansion, expand, gather_secrets, read_env_file, variables_for
+from holdfast.config.expand import EnvFile, Expansion, Variables, expand, gather_secrets, read_env_file, variables_for
 from holdfast.config.fields import InvalidValue, kind_of, read_flag, read_transport
 from holdfast.config.file_models import SERVER_KEYS, ServerFile, credential_ladder, oauth_settings
 from holdfast.config.jsonc import Document, KeyPath, joined, quoted
@@ -126,6 +126,8 @@ class ReadContext:
     environ: Mapping[str, str]
     expands: bool = True
     """Whether ``${…}`` and ``~`` are expanded: in files they are, in a program's own mapping they are not."""
+    is_foreign: bool = False
+    """Whether another machine sent it: then it must not learn, or let be read, anything of this one."""
     folder: Path | None = None
     """The folder that relative paths start from; None leaves them as they are."""
     cwd: Path | None = None
@@ -167,6 +169,8 @@ def expanded(
 ) -> tuple[dict[str, object], list[Problem]]:
     """The object at ``path`` with its ``${…}`` expanded, and a problem for each reference that cannot be resolved."""
     variables = variables_for(context.workspace or context.folder, context.environ)
+    if context.is_foreign:
+        variables = Variables(environ={}, known={})
     result, problems = expand(given, path, variables, found), []
     for fault in found.faults:
         message = f"{quoted(joined(fault.path[len(path) :]))} {fault.message}"
@@ -286,6 +290,9 @@ class _DefinitionReader:
         """Read the ``envFile``; what is wrong with it."""
         written, key = self._text(given, "envFile"), ("envFile",)
         if not written:
+            return
+        if self._context.is_foreign:
+            yield _DefinitionFault(key, "`envFile` is not read for a document from another machine", "use `env`")
             return
         try:
             self._env_file = read_env_file(self._resolve(written))

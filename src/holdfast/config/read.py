@@ -59,9 +59,15 @@ def load_config(
     return read_file(file, environ=environ, found=not is_named(path, environ)).config
 
 
-def parse_config(text: str | bytes, *, file: Path | None = None, environ: Mapping[str, str] | None = None) -> Config:
-    """The configuration that ``text`` holds; ``file`` is its origin, for positions and relative paths."""
-    return _read_text(text, file=file, environ=os.environ if environ is None else environ).config
+def parse_config(
+    text: str | bytes, *, file: Path | None = None, environ: Mapping[str, str] | None = None, is_foreign: bool = False
+) -> Config:
+    """The configuration that ``text`` holds; ``file`` is its origin, for positions and relative paths.
+
+    One that ``is_foreign`` came from another machine: nothing of this one is read or expanded for it.
+    """
+    environ = os.environ if environ is None else environ
+    return _read_text(text, file=file, environ=environ, is_foreign=is_foreign).config
 
 
 def config_from_mapping(mapping: Mapping[str, object], *, environ: Mapping[str, str] | None = None) -> Config:
@@ -110,6 +116,7 @@ def _read_text(
     environ: Mapping[str, str],
     found: bool = False,
     workspace: Path | None = None,
+    is_foreign: bool = False,
 ) -> ConfigReading:
     document = parse(text, file=file)
     folder = project_folder(file) if file else None
@@ -126,6 +133,7 @@ def _read_text(
         trusted_by_content=asks,
         workspace=workspace,
         is_own_file=is_users_own,
+        is_foreign=is_foreign,
     )
     return read_document(document.value, context, found=found)
 

@@ -20,8 +20,8 @@ What must never happen:
 * Two bridges write in turns: a lock chooses one, and the other is on standby.
 
 The targets come from an mcp.json on disk or at an HTTP endpoint, or from a running hub, which serves its registry at
-``/api/targets`` with its control token. A document that came over HTTP is not trusted: ``${env:…}`` in it is never
-expanded, so that it cannot read the environment of this process.
+``/api/targets`` with its control token. A document that came over HTTP is not trusted: no ``${…}`` in it is expanded
+and no ``envFile`` of it is read, so that it learns nothing of this machine.
 
 The file that the gateway reads (``GatewayConfigFile``) is replaced atomically, and only one bridge writes it. A write
 that fails, for example on a full disk, leaves the old content.
@@ -136,7 +136,7 @@ class HttpSource:
         headers = self._headers if self.token is not None else None
         try:
             body = await fetch(self.url, headers=headers, allow_plain_http=self.allow_plain_http, within=POLL_SECONDS)
-            return _registry(body) or _targets(body, parse_config(body, environ={}))
+            return _registry(body) or _targets(body, parse_config(body, is_foreign=True))
         except ServerFailure as exc:
             raise SourceFailed(f"the endpoint returned no targets: {classify_evidence(exc.evidence).reason}") from exc
         except ConfigError as exc:
