@@ -12,7 +12,7 @@ import pytest
 from holdfast.auth.credentials import Logins, refresh_now
 from holdfast.auth.discovery import AuthorizationServer, discover
 from holdfast.auth.flows import answer_in, authorization_request, code_in, redirect_listener
-from holdfast.auth.grant import OAuthClient, may_lead_to
+from holdfast.auth.grant import OAuthClient, is_safe, may_lead_to
 from holdfast.auth.person_login import PendingLogin, begin_login, finish_login, log_in, log_out
 from holdfast.auth.token_store import TokenStore
 from holdfast.core.evidence import Challenge
@@ -175,6 +175,13 @@ async def test_a_place_to_give_tokens_back_that_is_unencrypted_is_not_kept(store
     await peer.behave(revokes_at="http://auth.example/revoke")
     kept, _ = await logged_in(peer.spec(), store)
     assert kept.revocation_endpoint == "", "and the login is good without it"
+
+
+@pytest.mark.requirement("SEC-3")
+@pytest.mark.parametrize("address", ["http://evil.example\\@127.0.0.1/authorize", "https://evil.example\\@as.example/"])
+def test_an_address_that_a_browser_reads_as_another_host_is_not_safe(address: str) -> None:
+    assert not is_safe(address)
+    assert not is_safe(address, allow_plain_http=True)
 
 
 @pytest.mark.requirement("SEC-3")

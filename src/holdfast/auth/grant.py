@@ -60,6 +60,8 @@ def covers(resource: str, server: str) -> bool:
 
 def is_safe(url: str, *, allow_plain_http: bool = False) -> bool:
     """Whether credentials may be sent there: over TLS, or within this machine."""
+    if "\\" in url:
+        return False  # a browser takes it for a slash, and so another host than this program
     try:
         parts, _ = urlsplit(url), origin(url)
     except ValueError:
