@@ -32,6 +32,7 @@ from holdfast.access.principals import (
 )
 from holdfast.errors import UsageError
 from tests.access.test_guard import endpoint, post
+from tests.peers.http_fault import FaultServer, respond
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-18")]
 
@@ -178,6 +179,31 @@ async def test_another_claim_than_the_subject_may_name_the_user(tmp_path: Path) 
     ]
     for wrong in nameless:
         assert await verify(jwt.encode({**claims, **wrong}, key, algorithm="ES256")) is None
+
+
+@pytest.mark.parametrize("expires", [[1], float("inf"), {}, None, "soon"])
+async def test_a_token_with_a_time_that_is_none_does_not_verify(tmp_path: Path, expires: object) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    pem = tmp_path / "issuer.pem"
+    pem.write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    verify = JwtVerifier(issuer="i", audience="hub", keys=str(pem))
+    claims = {"iss": "i", "aud": "hub", "sub": "ada", "exp": expires}
+    signed = jwt.PyJWS().encode(json.dumps(claims).encode(), key, algorithm="ES256")
+    assert await verify(signed) is None
+
+
+@pytest.mark.parametrize(
+    "found", ['{"keys": ["key"]}', '{"keys": {"a": 1}}', '{"keys": [{"kty": 7}]}', "[]", '{"keys": [null]}']
+)
+async def test_an_issuer_whose_keys_are_none_lets_no_caller_in(found: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with FaultServer(respond(200, found)) as issuer:
+        verify = JwtVerifier(issuer="i", audience="hub", keys=issuer.origin)
+        claims = {"iss": "i", "aud": "hub", "sub": "ada", "exp": time.time() + 600}
+        key = ec.generate_private_key(ec.SECP256R1())
+        assert await verify(jwt.encode(claims, key, algorithm="ES256", headers={"kid": "a"})) is None
+    assert "the issuer's keys could not be fetched" in caplog.text
 
 
 KEY_OF_CLIENT = "k" * 16
