@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import anyio
 import httpx2
@@ -357,6 +358,15 @@ async def test_a_port_that_is_in_use_is_told_with_its_owner(home: Path) -> None:
     assert_told(ran, f"port {port} of 127.0.0.1 is in use", "--port 0")
     if sys.platform == "linux":  # the only system that tells it
         assert f"in use by process {os.getpid()} (`" in ran.stderr
+
+
+@pytest.mark.requirement("DX-13")
+async def test_a_port_that_another_hub_of_this_user_has_is_told_with_that_hub(home: Path, tmp_path: Path) -> None:
+    file = config(tmp_path / "mcp.json")
+    async with served(home, "--config", str(file)) as hub:
+        port = str(urlsplit(hub.url).port)
+        ran = await anyio.to_thread.run_sync(lambda: run("serve", "--demo", "--port", port, home=home))
+    assert_told(ran, f"in use by your hub of {file} (process ", "use that hub, or end it, use another port")
 
 
 @pytest.mark.parametrize(

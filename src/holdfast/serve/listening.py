@@ -28,13 +28,14 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NoReturn, Self
+from urllib.parse import urlsplit
 
 import anyio
 
 import holdfast.demo  # slow to import, and of the demo alone
 from holdfast._version import __version__
 from holdfast.config import state_folder
-from holdfast.control import TOKEN_VARIABLE, RunningHub, is_running, registered
+from holdfast.control import TOKEN_VARIABLE, RunningHub, is_running, registered, running_hubs
 from holdfast.core import Redactor, command_line, counted, plain
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.files import PRIVATE_FOLDER, make_private, private_folder
@@ -87,9 +88,8 @@ def bind(host: str, port: int) -> socket.socket:
 def _cannot_bind(host: str, port: int, address: str, exc: OSError) -> NoReturn:
     match exc.errno:
         case errno.EADDRINUSE:
-            owner = _owner(port, address)
+            owner, first = _owner(port, address)
             what = f"port {port} of {host} is in use{f' by {owner}' if owner else ''}"
-            first = "end that process" if owner else "a hub may already run there: end it"
             hint = f"{first}, use another port, or --port 0 for a free one"
         case errno.EACCES:
             what, hint = f"no permission to use port {port}", "use a port above 1023"
@@ -105,14 +105,18 @@ LISTENS = "0A"
 """The state of a listening socket, as ``/proc/net/tcp`` has it."""
 
 
-def _owner(port: int, address: str) -> str:
-    """The process that listens there; empty where the system does not tell, as for that of another user."""
+def _owner(port: int, address: str) -> tuple[str, str]:
+    """Who listens there, and how to end that; no name where the system tells none, as for another user's process."""
+    for hub in running_hubs():
+        if urlsplit(hub.url).port == port:
+            end = f"end it with `{command_line('stop')}`" if hub.background else "use that hub, or end it"
+            return f"your hub of {'the demo servers' if hub.demo else plain(hub.config)} (process {hub.pid})", end
     sockets = {f"socket:[{inode}]" for inode in _listening(port, address)}
     for folder in PROC.glob("[0-9]*/fd") if sockets else ():
         with suppress(OSError):  # a process of another user, or one that just ended
             if any(os.readlink(one) in sockets for one in folder.iterdir()):  # noqa: PTH115 - the target is no path
-                return f"process {folder.parent.name} (`{_program(folder.parent)}`)"
-    return ""
+                return f"process {folder.parent.name} (`{_program(folder.parent)}`)", "end that process"
+    return "", "a hub may already run there: end it"
 
 
 def _listening(port: int, address: str) -> Iterator[str]:
