@@ -253,7 +253,7 @@ def test_the_hint_names_the_variable_instead_of_sending_people_to_a_terminal() -
         ("  \n\n", ""),
         ("one\ntwo\n", "two"),
         ("starting\nlistening failed: address in use\nbye\n", "listening failed: address in use"),
-        ("npm warn old\nnpm notice new version\n", "npm notice new version"),
+        ("npm warn old\nnpm notice new version\n", "npm warn old"),
         ("error: first\nerror: second\n", "error: first"),
         ("\u00e9\u0000odd\n", "\u00e9\u0000odd"),
     ],

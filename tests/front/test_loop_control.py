@@ -124,7 +124,8 @@ async def test_no_view_of_a_large_hub_holds_up_the_event_loop_and_one_made_at_on
             monkeypatch.setattr(f"holdfast.control.server.views.{bound}", 1 << 30)
             noticed[path] = await steps.longest_in(partial(look, path), tries=1)
     assert too_long(took) == {}
-    assert too_long(noticed) == noticed
+    for path, at_once in noticed.items():
+        assert at_once > 1.3 * took[path], "the measure sees what is not done in turns"
 
 
 INPUTS: dict[str, Callable[[str], bytes]] = {
@@ -268,12 +269,13 @@ async def test_no_log_of_a_server_holds_up_the_event_loop_and_one_masked_at_once
                 took[f"following {what}"] = await steps.longest_in(partial(_followed, hub, some, redactor))
             monkeypatch.setattr("holdfast.control.server.log_buffer.IN_A_ROW", 1 << 30)
             act = partial(_followed, hub, lines["a few long lines"], redactor)
-            assert await steps.longest_in(act, tries=1) > LONGEST_STEP
+            at_once = await steps.longest_in(act, tries=1)
     assert too_long(took) == {}
+    assert at_once > 2 * took["following a few long lines"], "the measure sees what is not done in turns"
 
 
 async def _followed(hub: Steered, some: tuple[bytes, ...], redactor: Redactor) -> None:
-    """A follower that a flood of lines overtakes: as many wait as may."""
+    """A follower that a flood of lines overtakes: as many wait as are kept."""
     logs = hub.admin.logs
     async with aclosing(logs.follow("server-1", silence=1.0)) as news:
         await anext(news)
@@ -281,9 +283,9 @@ async def _followed(hub: Steered, some: tuple[bytes, ...], redactor: Redactor) -
             for line in some:
                 logs.add_stderr("server-1", line, redactor)
             await anyio.lowlevel.checkpoint()
-        seen = 0
-        while seen < len(some) * (FLOOD // len(some)):
-            seen += len(await anext(news))
+        logs.add_stderr("server-1", b"the last one", redactor)
+        while "the last one" not in [line.text for line in await anext(news)]:
+            pass
 
 
 async def test_no_stream_of_the_status_page_holds_up_the_event_loop() -> None:
@@ -334,7 +336,7 @@ async def test_servers_that_are_told_at_once_of_a_change_are_noticed(
 ) -> None:
     monkeypatch.setattr("holdfast.hub.reload.SLOTS_AT_ONCE", 1 << 30)
     file = tmp_path / "mcp.json"
-    file.write_text(json.dumps({"mcpServers": {f"server-{number}": OFF for number in range(6 * SERVERS)}}))
+    file.write_text(json.dumps({"mcpServers": {f"server-{number}": OFF for number in range(12 * SERVERS)}}))
     with measured_loop() as steps:
         async with Hub.from_config(file) as hub:
             keep_collections_short(hub)

@@ -89,7 +89,7 @@ async def test_a_flapping_server_needs_attention_though_it_is_up_again(tmp_path:
         await page.in_group("need", "notes")
         await page.says("notes", "It does not stay connected: lost 3 times", "connected")
         await page.open("notes")
-        await page.says("notes", "notes exits: it is set to be down")  # what its process wrote at its end
+        await page.says("notes", "this scripted server ")  # what its process wrote at its end
 
 
 async def test_without_an_available_server_the_headline_says_so_and_a_long_try_is_seen_to_go_on(tmp_path: Path) -> None:
