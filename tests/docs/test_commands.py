@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from holdfast.access import AuditFiles, read_key
 from holdfast.config import TrustStore
 from tests.docs.documented import ROOT, commands_of, documented_pages
 
@@ -28,6 +29,9 @@ FRAMEWORK = "it installs a framework: tests/integrations runs the page's program
 CLUSTER = "it needs a cluster; tests/deploy renders what is printed, and runs the hub's arguments and those of its test"
 DOCKER = "it needs Docker; tests/deploy checks the files that it uses"
 GATEWAY = "it needs a gateway that runs"
+REPLICAS = "it needs Redis, or addresses of other machines: tests/docs/test_replicas_page.py walks through the page"
+DOTS = "the reader puts a value for the dots"
+OPENFGA = "it needs OpenFGA; tests/access/test_ext_authz.py asks real services of Envoy's protocol"
 
 CANNOT: dict[str, str] = {
     "pipx install holdfast-mcp": FRESH,
@@ -41,10 +45,14 @@ CANNOT: dict[str, str] = {
     "pip install 'holdfast-mcp[langchain]'": FRAMEWORK,
     "pip install 'holdfast-mcp[openai-agents]'": FRAMEWORK,
     "pip install 'holdfast-mcp[pydantic-ai]'": FRAMEWORK,
+    "make serve": "it installs into the clone, from the network",
     "make test": "it runs this test",
     ".venv/bin/pre-commit install": "it changes the hooks of the clone",
-    "HOLDFAST_SESSION_KEY=… holdfast serve": "the reader puts a value for the dots",
-    "export HOLDFAST_URL=https://hub.example.com HOLDFAST_CONTROL_TOKEN=…": "the reader puts a value for the dots",
+    "HOLDFAST_SESSION_KEY=… holdfast serve": DOTS,
+    "export HOLDFAST_URL=https://hub.example.com HOLDFAST_CONTROL_TOKEN=…": DOTS,
+    "holdfast serve --fleet rediss://redis.internal:6380 --advertise tcp://10.0.0.7:8766": REPLICAS,
+    "holdfast serve --config mcp.json --only db --listen-hubs 10.0.0.6:4654 --session-key-file keys": REPLICAS,
+    "pip install grpcio xds-protos": OPENFGA,
 }
 """Commands that a test cannot run as printed, and why."""
 
@@ -55,6 +63,8 @@ CANNOT_BEGIN = {
     "docker ": DOCKER,
     "HOLDFAST_MCP_JSON=$PWD/mcp.json docker ": DOCKER,
     "curl ": GATEWAY,
+    "fga ": OPENFGA,
+    "OPENFGA_URL=": OPENFGA,
     "holdfast gateway bridge ": "it writes into /etc; tests/gateway run it with another file",
 }
 
@@ -166,7 +176,12 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
     issued = authority.issue_cert("hub.example.com")
     issued.private_key_pem.write_to_path(str(project / "key.pem"))
     issued.cert_chain_pems[0].write_to_path(str(project / "cert.pem"))
-    for secret in ("token", "keys", "key.pem"):
+    for name, of in (("hub.key", "key.pem"), ("hub.pem", "cert.pem"), ("client-secret", "token")):
+        shutil.copy(project / of, project / name)
+    authority.cert_pem.write_to_path(str(project / "ca.pem"))
+    AuditFiles(tmp_path / "home/.local/state/holdfast/audit", read_key(tmp_path / "home/.local/state/holdfast/audit.key", make=True)).close()
+    (project / "expectations.json").write_text('{"tests": [{"user": "bob", "tool": "files/read_file", "expect": "allow"}]}')
+    for secret in ("token", "keys", "key.pem", "hub.key", "client-secret"):
         (project / secret).chmod(0o600)
     _programs(tmp_path / "bin")
     hold = ["unshare", "--net", "bash", "-c", "ip link set lo up; echo up; exec sleep 600"]
@@ -233,6 +248,7 @@ def ran_as_printed(sandbox: Sandbox, command: str) -> str:
             assert "MCP endpoint: http" in said, f"{command}\n{said}"
             return said
     code, said = sandbox.run(command)
-    # 1 is an answer too: a server of the example is down, or no hub runs. 2 would be wrong usage.
-    assert code in (0, 1), f"{command}\nexit code {code}\n{said}"
+    # 1 is an answer too: a server of the example is down, or no hub runs. 2 would be wrong usage. `check` has its own.
+    answers = (0, 10, 11, 12) if command.startswith("holdfast check") else (0, 1)
+    assert code in answers, f"{command}\nexit code {code}\n{said}"
     return said
