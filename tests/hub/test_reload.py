@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -193,6 +194,28 @@ async def test_a_half_written_file_is_not_read(file: Path) -> None:
             file.write_text(text(one={**one.definition, "prefix": "uno"}))
             assert await reloader.look() == ()
             assert await reloader.look() != ()
+
+
+@pytest.mark.requirement("SEC-7")
+async def test_a_disk_that_hangs_under_an_env_file_holds_up_no_loop(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables, looked = file.with_name("vars.env"), list[bool]()
+    variables.write_text("X=1\n")
+    file.write_text(text(one={"command": "no-such-command-here", "enabled": False, "envFile": "vars.env"}))
+    stat = Path.stat
+
+    def noted(self: Path, **options: Any) -> Any:
+        if self.name == variables.name:
+            looked.append(threading.current_thread() is threading.main_thread())
+        return stat(self, **options)
+
+    async with running(file) as (_, reloader):
+        monkeypatch.setattr(Path, "stat", noted)
+        await reloader.reload()
+        await settled(reloader)
+    assert looked
+    assert not any(looked)
 
 
 async def test_a_change_of_an_env_file_is_a_change_of_its_server(file: Path) -> None:

@@ -20,7 +20,7 @@ import anyio.to_thread
 
 from holdfast.files import FileStamp, file_stamp
 
-__all__ = ["Clock", "RealClock", "next_poll", "sleep_until_poll", "stamps"]
+__all__ = ["Clock", "RealClock", "Stamps", "next_poll", "sleep_until_poll", "stamps"]
 
 
 class Clock(Protocol):
@@ -62,6 +62,7 @@ EARLY = 0.01
 """A timer may come a moment too early: what is so near is not waited for a second time."""
 
 Stamps: TypeAlias = tuple[FileStamp, ...]
+"""Identifies one state of some files; None stands for a file that does not exist."""
 
 
 def next_poll(now: float, period: float) -> float:
@@ -76,7 +77,7 @@ async def sleep_until_poll(period: float) -> None:
 
 
 async def stamps(*files: Path | None) -> Stamps:
-    """The states of some files; None has none.
+    """The states of some files; None has none. Links are followed: a swap behind a link gives another state.
 
     A thread looks, because a disk may hang. A caller that is cancelled leaves it behind: a hub can close all the same.
     """

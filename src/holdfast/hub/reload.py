@@ -33,8 +33,7 @@ from holdfast.access import Policy
 from holdfast.config import Config, ServerSpec, TrustStore, read_file
 from holdfast.core import events as on
 from holdfast.errors import ConfigError, Problem, UsageError
-from holdfast.files import FileStamp, file_stamp
-from holdfast.hub.hub_clock import Clock, RealClock, next_poll, stamps
+from holdfast.hub.hub_clock import Clock, RealClock, Stamps, next_poll, stamps
 from holdfast.hub.journal import ConfigApplied, ConfigRefused, config_applied
 from holdfast.hub.slot import Slot, SlotContext
 
@@ -46,10 +45,6 @@ __all__ = ["Reloader", "apply_config", "start_slot"]
 
 RELOAD_PERIOD = 0.5
 """Seconds between two polls: an edit is in force about a second after it is saved. A poll costs microseconds."""
-
-Stamp: TypeAlias = tuple[FileStamp, ...]
-"""Identifies one state of the watched files; None stands for a file that does not exist."""
-
 
 ConfigRecord: TypeAlias = ConfigApplied | ConfigRefused
 
@@ -76,7 +71,10 @@ class Reloader:
         self._always = (file, TrustStore(self._environ).file) if hub.config.found else (file,)
         self._watched: tuple[Path, ...] = self._always
         """These, and the env files that the configuration names; they are known when it was read."""
-        self._applied = self._seen = _stamp(self._watched)
+        self._applied: Stamps = ()
+        """Their states from before they were read last."""
+        self._seen: Stamps = ()
+        """Their states at the latest poll."""
         self._refused = False
 
     async def run(self) -> None:
@@ -107,7 +105,7 @@ class Reloader:
             reading = await anyio.to_thread.run_sync(read)
             # Files that are watched from now on were read before their first stamp. An edit in between would never be
             # seen, so they are read once more.
-            while self._watch(d.env_file.path for d in reading.definitions if d.env_file is not None):
+            while await self._watch(d.env_file.path for d in reading.definitions if d.env_file is not None):
                 reading = await anyio.to_thread.run_sync(read)
         except ConfigError as exc:
             # A hub may start before the user's own file is there. It serves no server then, as that file says.
@@ -119,13 +117,13 @@ class Reloader:
         except UsageError as exc:  # the part that it serves is gone from the file
             return (self._refuse((), (Problem(message=exc.message, hint=exc.hint),)),)
 
-    def _watch(self, env_files: Iterator[Path]) -> bool:
+    async def _watch(self, env_files: Iterable[Path]) -> bool:
         """Watch these beside the files that are always watched; whether they are others than before."""
         watched = (*self._always, *dict.fromkeys(env_files))
         if watched == self._watched:
             return False
         self._watched = watched
-        self._applied = self._seen = _stamp(watched)
+        self._applied = self._seen = await stamps(*watched)
         return True
 
     async def _apply(self, fresh: Config) -> tuple[ConfigRecord, ...]:
@@ -149,11 +147,6 @@ class Reloader:
         refused = ConfigRefused(servers=servers, problems=texts, at=self._clock.now())
         self._hub.registry.journal.write(refused)
         return refused
-
-
-def _stamp(files: tuple[Path, ...]) -> Stamp:
-    """Links are followed: a swap behind a link gives another file, and so another stamp."""
-    return tuple(map(file_stamp, files))
 
 
 def _unusable(before: Config, fresh: Config) -> Iterator[tuple[str, tuple[Problem, ...]]]:
