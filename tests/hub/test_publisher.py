@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -11,11 +12,12 @@ import pytest
 from holdfast.access import LOCAL
 from holdfast.core import Catalog, Item, Kind, Listing, NameKey
 from holdfast.errors import ToolHeld
-from holdfast.hub import OneClientRecord, Published, finding, findings, publisher, slot_call
+from holdfast.hub import OneClientRecord, Published, finding, findings, publisher
 from holdfast.hub.approvals import Approvals
 from holdfast.hub.hub import Hub
 from holdfast.hub.journal import HubRecord, Journal, ListFailed
 from holdfast.hub.publisher import Publisher
+from holdfast.hub.slot_call import SlotCall
 from holdfast.testing import FakeClock
 from holdfast.wire import Fields
 from tests.harness.open_hubs import config, records
@@ -178,7 +180,10 @@ async def test_a_call_is_sent_under_the_name_that_is_listed_now_unless_it_is_hel
     (short,) = (one.removeprefix("a__") for one in shown.names() if one != "a__x")
 
     def prepared(server: str, method: str, params: Fields, *, late: bool) -> Fields:
-        return slot_call.prepared(shown.publisher.catalog, shown.approvals, server, method, params, late=late)
+        slot: Any = SimpleNamespace(id=server)
+        context: Any = SimpleNamespace(host=shown.publisher, approvals=shown.approvals)
+        call = SlotCall(slot, context, method, params, None, False, None, False, None, late=late, began=0.0)
+        return call.prepared()
 
     guess = {"name": f'"{short}"'.encode(), "arguments": b"{}"}
     assert prepared("a", "tools/call", guess, late=False) is guess

@@ -21,7 +21,7 @@ import anyio.lowlevel
 from holdfast.config import CallPolicy
 from holdfast.hub.hub_clock import Clock, RealClock
 
-__all__ = ["HOLD_SECONDS", "Bulkhead", "BulkheadFull", "DialLimit", "Semaphore"]
+__all__ = ["HOLD_SECONDS", "Bulkhead", "DialLimit", "Semaphore"]
 
 
 class Semaphore:
@@ -133,10 +133,6 @@ class DialLimit(Semaphore):
             self.release()
 
 
-class BulkheadFull(Exception):
-    """The limits of calls in flight and of waiting calls are both reached."""
-
-
 class Bulkhead(Semaphore):
     """The places of one server, and the queue before them."""
 
@@ -154,11 +150,8 @@ class Bulkhead(Semaphore):
         self.resize(policy.concurrency)
         self.policy = policy
 
-    async def wait(self) -> None:
-        """Wait for a place, and take it until ``release``.
-
-        Raises ``BulkheadFull`` if the queue is full or the wait takes too long.
-        """
-        until = anyio.current_time() + self.policy.timeout
-        if self.waiting >= self.policy.queue or not await self.acquire(until=until):
-            raise BulkheadFull
+    async def wait(self) -> bool:
+        """Wait for a place, and take it until ``release``; False if the queue is full or the wait takes too long."""
+        if self.waiting >= self.policy.queue:
+            return False
+        return await self.acquire(until=anyio.current_time() + self.policy.timeout)

@@ -48,10 +48,11 @@ from holdfast.config import (
     load_config,
     spec_from_connection,
 )
-from holdfast.core import Evidence, Redactor, TimedOut, Verdict, classify_evidence, delay, masked, near
+from holdfast.core import Evidence, Redactor, Verdict, classify_evidence, delay, masked, near
 from holdfast.errors import CallFailed, UnknownServer, UnknownTool, UsageError
 from holdfast.hub.lease import ServerCache, bad_definition, is_shown
 from holdfast.hub.limits import DialLimit
+from holdfast.hub.slot_call import no_answer
 from holdfast.types import CallResult, LoadResult, MCPServerLoadOutcome, ProgressFn, Tool, ToolInfo
 from holdfast.wire import SHORTEST_DIAL, Attempt, Connection, Dialer, Starting, Warden, evidence_in
 
@@ -288,7 +289,7 @@ class Loader:
                 )
             with anyio.move_on_after(within):
                 return await self._call(spec, name, args, on_progress)
-            raise _out_of_time(spec.id, within or 0.0)
+            raise no_answer(spec.id, "tools/call", within or 0.0)
 
         tools = [Tool(spec.id, info, call) for info in infos if is_shown(info.name, spec.tools)]
         return MCPServerLoadOutcome(
@@ -373,12 +374,3 @@ def _failed(server_id: str, verdict: Verdict, *, attempts: int, elapsed: float) 
 
 def _call_failed(server_id: str, verdict: Verdict, evidence: Evidence) -> CallFailed:
     return CallFailed(evidence, f"the call to `{server_id}` failed: {verdict.reason}", hint=verdict.hint)
-
-
-def _out_of_time(server_id: str, limit: float) -> CallFailed:
-    """The error of a call that reached the caller's own limit."""
-    words = f"the call to `{server_id}` failed: no answer within the call's own timeout of {limit:g} s"
-    uncertain = ". Its outcome is uncertain: the server may have acted on it, or still act"
-    seen = TimedOut(doing="the result of tools/call", after=limit)
-    slow = "if it is always this slow, give the call a longer `timeout`"
-    return CallFailed(seen, words + uncertain, hint=slow, uncertain=True)

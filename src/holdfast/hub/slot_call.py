@@ -55,7 +55,6 @@ from opentelemetry.trace import Span, SpanKind, StatusCode
 
 from holdfast._version import __version__
 from holdfast.core import (
-    Catalog,
     CredentialRefused,
     Evidence,
     HttpStatus,
@@ -103,10 +102,8 @@ from holdfast.errors import (
     ServerUnavailable,
     ToolHeld,
 )
-from holdfast.hub.approvals import Approvals
 from holdfast.hub.journal import ANSWERED, CallEnded, CallOutcome
 from holdfast.hub.lease import Lease, session_expired
-from holdfast.hub.limits import BulkheadFull
 from holdfast.wire import (
     LEAVING_HEADER,
     BadJson,
@@ -130,9 +127,9 @@ __all__ = [
     "SlotCall",
     "begin_trace",
     "is_tracing",
+    "no_answer",
     "out_of_time",
     "outcome_of",
-    "prepared",
     "read_result",
 ]
 
@@ -196,19 +193,16 @@ class SlotCall(msgspec.Struct, eq=False):
 
     def admit(self) -> None:
         """Ask for the permit; what is held is refused before. Raises ``ToolHeld`` or ``ServerUnavailable``."""
-        self.sent = self._prepared()
+        self.sent = self.prepared()
         if self.trace is not None:
             self.trace.enter("admission")
         self._take_permit()
 
     async def wait_for_place(self) -> None:
         """Wait for a place. Raises ``ServerBusy``, and what ``admit`` raises."""
-        try:
-            await self.slot.bulkhead.wait()
-        except BulkheadFull:
-            words = "has reached its limit of calls in flight"
-            raise _unavailable(self.slot, ServerBusy, words, retry_in=1.0) from None
-        self.has_place = True
+        self.has_place = await self.slot.bulkhead.wait()
+        if not self.has_place:
+            raise _unavailable(self.slot, ServerBusy, "has reached its limit of calls in flight", retry_in=1.0)
         self._admit_again()
 
     async def wait_for_lease(self) -> Lease:
@@ -238,7 +232,7 @@ class SlotCall(msgspec.Struct, eq=False):
         if self.has_waited:
             if self.check is not None:
                 self.check()
-            self.sent = self._prepared()
+            self.sent = self.prepared()
         if self.trace is not None:
             self.trace.enter("upstream")
             self.sent = self.trace.carried(self.sent)
@@ -305,20 +299,25 @@ class SlotCall(msgspec.Struct, eq=False):
             trace.end(ended)
         journal.write_call(ended)
 
-    def _prepared(self) -> Fields:
+    def prepared(self) -> Fields:
         """The parameters to send now; raises ``ToolHeld``, and ``CallForbidden`` where another name was judged."""
-        approvals = self.context.approvals
-        if not self.late and not approvals.pins.changed.get(self.slot.id):
-            return self.params  # no item of the server is held, and its name is the one that it lists
-        found = prepared(self.context.host.catalog, approvals, self.slot.id, self.method, self.params, late=self.late)
-        if self.exact and self.late and text_of(found.get("name")) != text_of(self.params.get("name")):
+        server, approvals, kind = self.slot.id, self.context.approvals, NAMED_CALLS.get(self.method)
+        # Else no item of the server is held, and the name is the one that it lists.
+        if kind is None or not (self.late or approvals.pins.changed.get(server)):
+            return self.params
+        asked = name = text_of(self.params.get("name")) or ""
+        if self.late:
+            name = self.context.host.catalog.listed_name(NameKey(kind, server, asked))
+        approvals.refuse_held(server, name, "tool" if kind is Kind.TOOL else "prompt")
+        if name == asked:
+            return self.params
+        if self.exact:
             raise CallForbidden(
-                f"not called: MCP server '{self.slot.id}' was not connected yet, and the rules are about names that it"
-                " lists",
+                f"not called: MCP server '{server}' was not connected yet, and the rules are about names that it lists",
                 rule="",
                 hint="It is connected now: make the call again.",
             )
-        return found
+        return {**self.params, "name": dumps(name)}
 
     def _admit_again(self) -> None:
         """Admit it after a wait: meanwhile the server may have failed, or been disabled. A probe keeps its permit."""
@@ -338,22 +337,6 @@ class SlotCall(msgspec.Struct, eq=False):
             self.asked_at = permit.at
 
 
-def prepared(catalog: Catalog, approvals: Approvals, server: str, method: str, params: Fields, *, late: bool) -> Fields:
-    """The parameters of a call to send now; ``late`` if they were made before the server was connected.
-
-    Raises ``ToolHeld`` for a tool or a prompt that waits for approval.
-    """
-    kind = NAMED_CALLS.get(method)
-    if kind is None:
-        return params
-    name = text_of(params.get("name")) or ""
-    if late:
-        name = catalog.listed_name(NameKey(kind, server, name))
-        params = {**params, "name": dumps(name)}
-    approvals.refuse_held(server, name, "tool" if kind is Kind.TOOL else "prompt")
-    return params
-
-
 def out_of_time(call: SlotCall) -> CallFailed | ServerUnavailable:
     """The error of a call that reached the caller's own limit. One that was not sent did nothing."""
     slot, limit = call.slot, f"the call's own timeout of {call.within:g} s"
@@ -362,12 +345,18 @@ def out_of_time(call: SlotCall) -> CallFailed | ServerUnavailable:
             words = f"did not come up within {limit}"
             return _unavailable(slot, ServerNotReady, words, retry_in=slot.health().retry_in)
         return _unavailable(slot, ServerBusy, f"had no free place within {limit}", retry_in=1.0)
-    seen = TimedOut(doing=f"the result of {call.method}", after=call.within or 0.0)
-    words = f"the call to `{slot.id}` failed: no answer within {limit}"
-    if not call.repeatable:
-        words += _UNCERTAIN
-    slow = "if it is always this slow, give the call a longer `timeout`"
-    return CallFailed(seen, words, hint=slow, uncertain=not call.repeatable)
+    return no_answer(slot.id, call.method, call.within or 0.0, uncertain=not call.repeatable)
+
+
+def no_answer(server: str, method: str, limit: float, *, uncertain: bool = True) -> CallFailed:
+    """The error of a call that was sent and reached the caller's own limit."""
+    words = f"the call to `{server}` failed: no answer within the call's own timeout of {limit:g} s"
+    return CallFailed(
+        TimedOut(doing=f"the result of {method}", after=limit),
+        words + _UNCERTAIN if uncertain else words,
+        hint="if it is always this slow, give the call a longer `timeout`",
+        uncertain=uncertain,
+    )
 
 
 # What a failure means.
@@ -387,18 +376,17 @@ def _outcome_of(call: SlotCall, seen: Evidence) -> Outcome:  # noqa: PLR0912 - o
             return Outcome.COMPLETED
         case TimedOut():
             return Outcome.TIMED_OUT
-        case OutOfDescriptors():
-            return Outcome.NEUTRAL  # the hub's own trouble
-        case ToldByHub():
-            return Outcome.NEUTRAL  # the hub that has the server counts it (BRK-3)
+        case (
+            OutOfDescriptors()  # the hub's own trouble
+            | ToldByHub()  # the hub that has the server counts it (BRK-3)
+            | TokenNotRenewed()  # the authorization server is down: that says nothing about this one
+            | HttpStatus(status=413)  # this request was too large: that says nothing about the next one
+        ):
+            return Outcome.NEUTRAL
         case HttpStatus(status=429) if call.connection is not None and call.connection.hub is not None:
             return Outcome.NEUTRAL  # a quota of that hub, for one principal: no fault of the connection
-        case TokenNotRenewed():
-            return Outcome.NEUTRAL  # the authorization server is down: that says nothing about this one
         case CredentialRefused():
             return Outcome.DENIED
-        case HttpStatus(status=413):
-            return Outcome.NEUTRAL  # this request was too large: that says nothing about the next one
         case HttpStatus() if classify_evidence(seen).status == "denied":
             return Outcome.DENIED
         case NetworkFailure() | ProcessExit() | OverBound() | NotMcp() if _is_over(call, seen):
