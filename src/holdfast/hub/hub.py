@@ -51,7 +51,6 @@ __all__ = ["Hub"]
 class _CalledTool(NamedTuple):
     """Where the calls of a tool go."""
 
-    server: str
     key: NameKey
     own_name: bytes
     """Its name at the server, as JSON."""
@@ -114,7 +113,7 @@ class HubCalls:
         judged = not self.registry.policy.is_open
         if judged:
             self._check(tool.key, arguments)
-        slot = self.registry.slot(tool.server)
+        slot = self.registry.slot(tool.key.server)
         result = await slot.call(
             "tools/call",
             params,
@@ -126,7 +125,7 @@ class HubCalls:
         )
         if self.registry.config.settings.large_results.over and not tool.has_output_schema:
             result = await self.kept_results.shortened(result, name, principal=LOCAL.name)
-        return CallResult.from_raw(await read_result(tool.server, result))
+        return CallResult.from_raw(await read_result(tool.key.server, result))
 
     async def read_result(self, handle: str, *, offset: int = 0, query: str | None = None) -> CallResult:
         """Read on in a large result that was kept: from a character on, or around the places where a text occurs."""
@@ -219,9 +218,7 @@ class HubCalls:
         if self._called_in is not catalog:
             self._called, self._called_in = {}, catalog
         key = self._owner(name, Kind.TOOL)
-        tool = _CalledTool(
-            key.server, key, dumps(key.original), is_repeatable(catalog, name), has_output_schema(catalog, key)
-        )
+        tool = _CalledTool(key, dumps(key.original), is_repeatable(catalog, name), has_output_schema(catalog, key))
         if catalog.entry(name) is not None:
             self._called[name] = tool
         return tool
@@ -426,8 +423,9 @@ class Hub(Operations, HubCalls):
         )
         super().__init__(registry)
         self.is_local = is_local
-        # The servers of a hub that closes are reported too.
-        registry.journal.add_sink(WarningSink(on_warning, lambda name: registry.slot(name).health()), calls=None)
+        if on_warning is not None:
+            # The servers of a hub that closes are reported too.
+            registry.journal.add_sink(WarningSink(on_warning, lambda name: registry.slot(name).health()), calls=None)
 
     @classmethod
     def from_config(

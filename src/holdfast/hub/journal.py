@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 import anyio
 import msgspec
@@ -198,15 +198,15 @@ class ConfigApplied:
     at: float
 
     def __str__(self) -> str:
-        parts = [(f"{word}: {', '.join(names)}") for word, names in self._changes() if names]
+        changes = {
+            "added": self.added,
+            "removed": self.removed,
+            "changed": self.changed,
+            "settings": self.settings,
+            "in force at the next start": self.at_restart,
+        }
+        parts = [f"{word}: {', '.join(names)}" for word, names in changes.items() if names]
         return "; ".join(parts) or "no server's definition changed"
-
-    def _changes(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        yield "added", self.added
-        yield "removed", self.removed
-        yield "changed", self.changed
-        yield "settings", self.settings
-        yield "in force at the next start", self.at_restart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -511,7 +511,7 @@ def warnings_of(servers: Iterable[Health]) -> Warnings:
 class WarningSink:
     """A sink of the journal that reports each change of a classification once, and each spent budget."""
 
-    def __init__(self, on_warning: OnWarning | None, health_of: Callable[[str], Health]) -> None:
+    def __init__(self, on_warning: OnWarning, health_of: Callable[[str], Health]) -> None:
         self._on_warning = on_warning
         self._health_of = health_of
         self._reported: dict[str, tuple[FailureStatus | None, bool]] = {}
@@ -519,8 +519,6 @@ class WarningSink:
 
     def __call__(self, record: HubRecord) -> None:
         """Take a record."""
-        if self._on_warning is None:
-            return
         if isinstance(record, RetryPlanned | BreakerChanged | AccessChanged) or (
             isinstance(record, Transition) and _counts(record)
         ):
@@ -539,7 +537,7 @@ class WarningSink:
         self._reported[server] = status, spent
         # A spent budget changes the words of a transient failure, which is reported once more.
         changed = status != known or (status == "transient" and spent and not was_spent)
-        if changed and failure is not None and self._on_warning is not None:
+        if changed and failure is not None:
             self._on_warning(server, failure.status, for_user(failure, now=_time_of_day()))
 
 
@@ -555,6 +553,8 @@ def _counts(record: Transition) -> bool:
 def _time_of_day() -> datetime:
     return datetime.now(UTC).astimezone()
 
+
+_Told = TypeVar("_Told")
 
 BACKLOG = 1024
 """How many records wait for a slow listener; then the oldest are dropped, and a ``Missed`` says how many."""
@@ -620,10 +620,7 @@ class Journal:
         if log.isEnabledFor(_LEVELS.get(ended.outcome, logging.DEBUG)):
             _tell(write_to_log, ended)
         for sink in self._sinks_of_calls:
-            try:
-                sink(ended)
-            except Exception as exc:  # noqa: BLE001 - a fault in a user's sink must not stop the hub
-                _report(exc)
+            _tell(sink, ended)
 
     def records(self) -> AsyncIterator[HubRecord]:
         """Every record except those of calls, from now on (not from the first read), until the hub is closed."""
@@ -651,15 +648,11 @@ class Journal:
             listener.came.set()
 
 
-def _tell(sink: Sink, record: HubRecord) -> None:
+def _tell(sink: Callable[[_Told], None], record: _Told) -> None:
     try:
         sink(record)
     except Exception as exc:  # noqa: BLE001 - a fault in a user's sink must not stop the hub
-        _report(exc)
-
-
-def _report(exc: Exception) -> None:
-    log.warning("a listener of the hub's records failed: %s", type(exc).__name__)
+        log.warning("a listener of the hub's records failed: %s", type(exc).__name__)
 
 
 class _Listener:

@@ -159,17 +159,20 @@ class KeptResults:
         handle, offset, query = values.get("handle"), values.get("offset", 0), values.get("query")
         whole = isinstance(offset, int) and not isinstance(offset, bool) and offset >= 0
         if not isinstance(handle, str) or not whole or not isinstance(query, str | None):
-            return _mistake(f"{READ_RESULT} needs `handle`, a text; `offset` is a number from 0 on, and `query` a text")
+            needed = f"{READ_RESULT} needs `handle`, a text; `offset` is a number from 0 on, and `query` a text"
+            return _said(needed, is_error=True)
         kept = self._find(handle, principal)
         if kept is None:
-            return _mistake(
+            return _said(
                 "Unknown handle: there is no such result for this caller. Its time may be over, or the hub that kept"
-                " it was restarted. Call the tool again."
+                " it was restarted. Call the tool again.",
+                is_error=True,
             )
         if query is not None and query.strip():
             return await _excerpts(kept, query.strip()[:LONGEST_QUERY], offset)
         if offset >= len(kept.text):
-            return _mistake(f"The result has {len(kept.text):,} characters; `offset` {offset:,} is behind its end.")
+            behind = f"The result has {len(kept.text):,} characters; `offset` {offset:,} is behind its end."
+            return _said(behind, is_error=True)
         end = min(offset + kept.piece, len(kept.text))
         more = f"read on with `offset` {end}" if end < len(kept.text) else "this is the end"
         told = f"Holdfast: characters {offset:,} to {end:,} of {len(kept.text):,}; {more}."
@@ -356,9 +359,5 @@ async def _written(text: str) -> bytes:
     return b'"%b"' % b"".join(pieces)
 
 
-def _said(*texts: str) -> RawObject:
-    return RawObject.of({"content": [{"type": "text", "text": text} for text in texts], "isError": False})
-
-
-def _mistake(text: str) -> RawObject:
-    return RawObject.of({"content": [{"type": "text", "text": text}], "isError": True})
+def _said(*texts: str, is_error: bool = False) -> RawObject:
+    return RawObject.of({"content": [{"type": "text", "text": text} for text in texts], "isError": is_error})

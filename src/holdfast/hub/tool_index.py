@@ -204,9 +204,8 @@ class ToolIndex:
         self._meaning = meaning
         self._ranking = ranking or Ranking()
         self._lock = anyio.Lock()
-        self._followed: Catalog | None = None
-        """The catalog that the rows are of: nearly always that of the next search too."""
         self._indexed: dict[str, CatalogSource] = {}
+        """What the rows of each server are of."""
         self._rows: dict[str, list[int]] = {}
         """The rows of each server."""
         self._keys: dict[int, str] = {}
@@ -254,7 +253,7 @@ class ToolIndex:
         async with self._lock:
             if self._database is not None:
                 self._database.close()
-            self._database = self._vectors = self._followed = None
+            self._database = self._vectors = None
             self._indexed, self._rows, self._keys = {}, {}, {}
             self._words = _IndexedWords(self._ranking)
 
@@ -262,8 +261,6 @@ class ToolIndex:
 
     def _follow(self, catalog: Catalog) -> None:
         """Replace the rows of the servers that the catalog holds differently."""
-        if catalog is self._followed:
-            return
         rows = self._opened()
         changed = [name for name, source in catalog.servers.items() if self._indexed.get(name) is not source]
         gone = [name for name in self._indexed if name not in catalog.servers]
@@ -280,8 +277,7 @@ class ToolIndex:
             texts: dict[int, Sequence[str]] = {}
             self._rows[server] = [self._add(rows, entry, texts) for entry in _tools(source)]
             self._words.add(_stemmed(rows, texts))
-            self._indexed[server] = source
-        self._followed = catalog  # last: if a step before it fails, the next search begins it again
+            self._indexed[server] = source  # last: if a step before it fails, the next search begins it again
 
     def _add(self, rows: sqlite3.Connection, entry: CatalogEntry, texts: dict[int, Sequence[str]]) -> int:
         described = entry.server, entry.original, entry.item.raw
