@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.hub.review import HELD
+from holdfast.hub.approvals import HELD
 from tests.clients.raw import MODERN_META, initialize, post
 from tests.harness.served_hub import front
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core import Item, Kind, Listing, NameKey
-from holdfast.hub.review import PinChanges, PinFile, PinnedTools
-from holdfast.hub.state_store import Store, StoredServer
+from holdfast.hub.state_store import PinChanges, PinnedTools, Store, StoredServer, add_pins
 
 __all__ = ["AFTER", "BEFORE", "LARGE_AFTER", "LARGE_BEFORE", "PINS_AFTER", "PINS_BEFORE"]
 
@@ -68,9 +67,9 @@ def _first_state(file: Path) -> Callable[[], object]:
 
 
 def _pins(file: Path) -> Callable[[], object]:
-    PinFile(file).add(PinChanges(known=PinnedTools(PINS_BEFORE, {})))
+    add_pins(file, PinChanges(known=PinnedTools(PINS_BEFORE, {})))
     changes = PinChanges(known=PinnedTools(PINS_AFTER, {}), approved=frozenset({("a", "one")}))
-    return lambda: PinFile(file).add(changes)
+    return lambda: add_pins(file, changes)
 
 
 def _killed_at(number: int, save: Callable[[], object]) -> bool:

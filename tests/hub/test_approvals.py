@@ -15,11 +15,11 @@ from holdfast.core import key_of, kind_of
 from holdfast.core.catalog import Item, Listing
 from holdfast.core.changes import said
 from holdfast.errors import ToolHeld, UnknownServer, UnknownTool
-from holdfast.hub import review
-from holdfast.hub.approvals import Approvals, ApprovalsLock
+from holdfast.hub import approvals as approvals_module
+from holdfast.hub.approvals import HELD, Approvals, ApprovalsLock
 from holdfast.hub.hub import Hub
 from holdfast.hub.journal import HubRecord, Journal, ToolApproved
-from holdfast.hub.review import HELD, beside
+from holdfast.hub.state_store import beside
 from holdfast.testing import FakeClock
 from tests.peers.peer_server import running
 
@@ -428,10 +428,10 @@ def test_the_changes_of_one_server_are_not_those_of_another() -> None:
     assert [change.server for change in approvals.pending()] == ["a", "b"]
     assert [change.server for change in approvals.pending("b")] == ["b"]
     assert approvals.pending("gone") == ()
-    assert approvals.changed == {"a": {"read"}, "b": {"read"}}
+    assert [(change.server, change.tool) for change in approvals.pending()] == [("a", "read"), ("b", "read")]
     assert approvals.approve("b") == ("read",)
     assert (approvals.held("a"), approvals.held("b")) == (("read",), ())
-    assert approvals.changed == {"a": {"read"}}
+    assert [(change.server, change.tool) for change in approvals.pending()] == [("a", "read")]
 
 
 def test_to_approve_what_has_not_changed_changes_nothing() -> None:
@@ -460,7 +460,7 @@ def test_another_hubs_approvals_are_followed_and_what_it_did_not_approve_still_w
 def test_what_a_server_no_longer_lists_is_dropped_from_the_file_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(review, "REMEMBERED", 1)
+    monkeypatch.setattr(approvals_module, "REMEMBERED", 1)
     approvals = _approvals(tmp_path / "state", hold=False)
     text = {"description": "a"}
     approvals.listings.review(_listing(one=text, two=text, three=text))

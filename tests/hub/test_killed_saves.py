@@ -12,8 +12,7 @@ import pytest
 from holdfast import Hub
 from holdfast.config import Config
 from holdfast.config.read import config_from_mapping
-from holdfast.hub.review import PinFile
-from holdfast.hub.state_store import Store
+from holdfast.hub.state_store import Store, read_pins
 from tests.harness.waiting import came_true
 from tests.hub.killed_saves import AFTER, BEFORE, LARGE_AFTER, LARGE_BEFORE, PINS_AFTER, PINS_BEFORE
 from tests.peers.peer_server import Origin, running
@@ -63,9 +62,9 @@ def test_a_first_state_that_is_killed_is_made_by_the_next_hub(left: Path) -> Non
 
 @pytest.mark.requirement("SEC-5")
 def test_approvals_that_are_killed_while_they_are_saved_are_the_ones_from_before(left: Path) -> None:
-    assert PinFile(left / "pins-whole").read().seen == PINS_AFTER
+    assert read_pins(left / "pins-whole").seen == PINS_AFTER
     for file in _killed(left, "pins", at_least=2):
-        assert PinFile(file).read().seen == PINS_BEFORE, file.name
+        assert read_pins(file).seen == PINS_BEFORE, file.name
 
 
 # What could not be saved.

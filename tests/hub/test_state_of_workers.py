@@ -13,8 +13,7 @@ import anyio
 import pytest
 
 from holdfast.front.session_store import SessionStore
-from holdfast.hub.review import PinFile
-from holdfast.hub.state_store import Store
+from holdfast.hub.state_store import Store, read_pins
 
 pytestmark = pytest.mark.requirement("FLEET-8")
 
@@ -48,20 +47,20 @@ for round in range(rounds):
 """
 
 APPROVALS = """
-from holdfast.hub.review import PinChanges, PinFile, PinnedTools
+from holdfast.hub.state_store import PinChanges, PinnedTools, add_pins, read_pins
 begin()
-file = PinFile(folder / "approvals.json")
+file = folder / "approvals.json"
 for round in range(rounds):
     mine = {"description": f"{number} " * 500}
     seen = {f"own{number}": {f"t{round}": mine}, "all": {f"t{round}": mine}}
     approved = frozenset({("all", "approved")})
     if number == 0 and round == rounds // 2:
         seen["all"]["approved"] = {"description": "new"}
-        file.add(PinChanges(known=PinnedTools(seen), approved=approved))
+        add_pins(file, PinChanges(known=PinnedTools(seen, {}), approved=approved))
     else:
         seen["all"]["approved"] = {"description": "old"}
-        assert file.add(PinChanges(known=PinnedTools(seen)))
-    first = file.read().seen["all"][f"t{round}"]
+        assert add_pins(file, PinChanges(known=PinnedTools(seen, {})))
+    first = read_pins(file).seen["all"][f"t{round}"]
     print(json.dumps([round, first["description"]]))
 """
 
@@ -138,7 +137,7 @@ def test_the_last_good_catalog(tmp_path: Path, *, damaged: bool) -> None:
 
 def test_approvals(tmp_path: Path) -> None:
     said = write_at_once(APPROVALS, tmp_path)
-    seen = PinFile(tmp_path / "approvals.json").read().seen
+    seen = read_pins(tmp_path / "approvals.json").seen
     tools = {f"t{number}" for number in range(ROUNDS)}
     assert seen["all"].keys() == {*tools, "approved"}
     assert all(seen[f"own{number}"].keys() == tools for number in range(WRITERS))

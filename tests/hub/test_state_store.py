@@ -21,9 +21,9 @@ from holdfast.errors import ServerDisabled
 from holdfast.hub import state_store
 from holdfast.hub.approvals import UNVERIFIED
 from holdfast.hub.hub import Hub
-from holdfast.hub.review import Pins
 from holdfast.hub.state_store import (
     SCHEMA_VERSION,
+    Pins,
     StateWriter,
     Store,
     StoredServer,

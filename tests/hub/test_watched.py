@@ -12,9 +12,8 @@ from holdfast.config import ApprovalMode, load_config
 from holdfast.core.catalog import Item, Listing
 from holdfast.core.names import Kind
 from holdfast.errors import ToolHeld, UnknownTool
-from holdfast.hub.approvals import Approvals, approval_mode
+from holdfast.hub.approvals import HELD, Approvals, approval_mode
 from holdfast.hub.journal import Journal
-from holdfast.hub.review import HELD
 from holdfast.testing import FakeClock
 
 pytestmark = pytest.mark.requirement("SEC-9")

@@ -10,7 +10,7 @@ those of users with connections of their own:
 
 How a listing is published:
 
-* It is reviewed before (review.py): what is held is shown as it was first seen.
+* It is reviewed before (``ListingReview`` in approvals.py): what is held is shown as it was first seen.
 * A small catalog is made at once, in the step in which its server becomes connected: a reader that sees the state sees
   the tools. A large one takes longer than a step may (SEC-7): the listing waits, ``run`` reviews it in turns and a
   thread makes the catalog. If the catalog or the listing changed meanwhile, it is made again; nothing is lost, and

@@ -43,7 +43,7 @@ from holdfast.auth import IdTokens, Ladders, Logins, SubjectTokens, UserTokens, 
 from holdfast.config import ApprovalMode, Config, ServerSpec
 from holdfast.core import Catalog, Kind, Listing, NameKey, State, Unknown, events as on
 from holdfast.errors import HubClosed, HubNotOpen, UnknownServer
-from holdfast.hub.approvals import Approvals, ApprovalsLock, approval_mode
+from holdfast.hub.approvals import ALONE, Approvals, ApprovalsLock, SharedPins, approval_mode
 from holdfast.hub.call_approvals import CallApprovals, QuestionSharing
 from holdfast.hub.hub_clock import Clock, sleep_until_poll
 from holdfast.hub.journal import ConfigApplied, Journal
@@ -52,7 +52,6 @@ from holdfast.hub.limits import DialLimit
 from holdfast.hub.owned_slots import ClientOwners, OwnedSlots, UserHomes, UserSlots
 from holdfast.hub.publisher import ListingSharing, Publisher
 from holdfast.hub.reload import apply_config, start_slot
-from holdfast.hub.review import ALONE, SharedPins
 from holdfast.hub.slot import EvidenceSharing, Slot, SlotContext
 from holdfast.hub.slot_call import NAMED_CALLS, read_result
 from holdfast.hub.state_store import HubState, StateWriter, Store, fingerprint

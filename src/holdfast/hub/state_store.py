@@ -1,8 +1,9 @@
-"""The state that survives a restart: the last good listings, the assigned names, and the disabled servers.
+"""The state that survives a restart: last good listings, assigned names, disabled servers, and the pins of approvals.
 
-Theory of operation. One SQLite file, written in the background: changes coalesce, and a worker thread writes. Several
-hubs of one configuration may share it, so a hub writes only what it changed, and polls for the switches and approvals
-of the others. ``Store`` is the file, ``StateWriter`` says when it is written, read and followed.
+Theory of operation. One SQLite file and one JSON file beside it, written in the background: changes coalesce, and a
+worker thread writes. Several hubs of one configuration may share them, so a hub writes only what it changed, and polls
+for the switches and approvals of the others. ``Store`` is the SQLite file, ``Pins`` is what the JSON file holds, and
+``StateWriter`` says when both are written, read and followed.
 
 To know what it changed itself, a store keeps three pictures, because a row has two writers:
 
@@ -20,6 +21,18 @@ What must never happen:
 * A file is lost that may be good. One that does not parse is set aside and kept; one that is locked, out of reach or
   of a newer version is left alone, and the hub starts without it.
 * The tools of one server are shown for another. A row has the hash of the definition; it holds no secret.
+
+Pins are the version of each watched text that was first seen or last approved (approvals.py). They have a file of their
+own, because a server cannot be asked again for what it first said: a state file that is damaged and set aside must not
+take them along. A hub never writes its own picture over the file: it collects changes (``PinChanges``) and merges them
+under a lock. In a merge the version that was seen first stays, unless a person approved another one.
+
+What must never happen to them:
+
+* A version that is in the file is replaced by one that no person approved, because two hubs wrote at the same time.
+* A file that cannot be read counts as empty: then everything would be new and pinned as it is now. While ``unread`` is
+  true, no text has a baseline, and what is held stays held. A file that does not parse is set aside and kept.
+* A change that could not be written is forgotten: ``not_saved`` puts it back.
 """
 
 from __future__ import annotations
@@ -29,7 +42,7 @@ import json
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,23 +50,41 @@ from typing import Any, TypeAlias
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from holdfast.config import Config, ServerSpec, state_folder
 from holdfast.core import Catalog, Item, Kind, Listing, NameKey
-from holdfast.files import PRIVATE_FILE, FileStamp, file_stamp, private_folder, set_aside_once
+from holdfast.files import (
+    PRIVATE_FILE,
+    FileStamp,
+    file_stamp,
+    locked,
+    private_folder,
+    replace_file,
+    set_aside,
+    set_aside_once,
+)
 from holdfast.hub.hub_clock import sleep_until_poll, stamps
-from holdfast.hub.review import Pins
 from holdfast.wire import is_text
 
 __all__ = [
     "HubState",
+    "PinChanges",
+    "PinnedTools",
+    "Pins",
     "StateWriter",
     "Store",
     "StoredServer",
+    "ToolTexts",
+    "add_pins",
+    "beside",
+    "beside_mark",
     "default_state_file",
     "fingerprint",
     "listing_from",
     "listing_pieces",
+    "merged",
+    "read_pins",
     "written_prefixes",
 ]
 
@@ -109,9 +140,7 @@ class Store:
             with closing(self._open()) as database:
                 self._known = _read(database)
                 return dict(self._known)
-        except (OSError, _NewerSchema) as exc:
-            log.warning("the state file %s cannot be read: %s", self.file, exc)
-        except (sqlite3.Error, ValueError, KeyError, TypeError, AttributeError) as exc:
+        except (OSError, _NewerSchema, sqlite3.Error, ValueError, KeyError, TypeError, AttributeError) as exc:
             if _out_of_reach(exc):
                 log.warning("the state file %s cannot be read: %s", self.file, exc)
             else:
@@ -220,9 +249,10 @@ class _NewerSchema(Exception):
 
 
 def _out_of_reach(exc: Exception) -> bool:
-    """Whether the file itself may be good: another process locks it, or the disk fails."""
+    """Whether the file itself may be good: another process locks it, the disk fails, or its version is newer."""
     # The low byte is the kind of error; the rest says where it happened.
-    return getattr(exc, "sqlite_errorcode", 0) & 0xFF in _OUT_OF_REACH
+    kind = getattr(exc, "sqlite_errorcode", 0) & 0xFF
+    return kind in _OUT_OF_REACH or isinstance(exc, OSError | _NewerSchema)
 
 
 _OUT_OF_REACH = frozenset(
@@ -303,6 +333,246 @@ _WRITE_SWITCH = """
 INSERT INTO servers VALUES (?, ?, ?, NULL) ON CONFLICT (id) DO UPDATE SET disabled = excluded.disabled
 """
 
+# The pins: what each watched text said when it was first seen or last approved.
+
+
+PINS_FORMAT = 1
+
+ToolTexts: TypeAlias = dict[str, Mapping[str, Any]]
+"""The watched parts of tools, by their keys (``core.key_of``)."""
+
+
+@dataclass(frozen=True)
+class PinnedTools:
+    """The content of the file, by server. Neither part has a default: a file without one is damaged."""
+
+    seen: Mapping[str, ToolTexts]
+    """As first seen, or as last approved."""
+    changed: Mapping[str, ToolTexts]
+    """The current version of those that changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PinChanges:
+    """The changes of one hub since its last write."""
+
+    known: PinnedTools
+    approved: frozenset[tuple[str, str]] = frozenset()
+    """Servers and tools that were approved: only these replace a pinned version."""
+    dropped: frozenset[tuple[str, str]] = frozenset()
+    """Servers and tools that are dropped."""
+    gone: frozenset[str] = frozenset()
+    """Servers that are no longer configured."""
+
+
+def merged(pinned: PinnedTools, changes: PinChanges) -> PinnedTools:
+    """The content with the changes: the version that was seen first stays, unless another one was approved."""
+    seen = {server: dict(tools) for server, tools in pinned.seen.items() if server not in changes.gone}
+    for server, tool in changes.dropped:
+        seen.get(server, {}).pop(tool, None)
+    for server, tools in changes.known.seen.items():
+        there = seen.setdefault(server, {})
+        there.update(
+            {tool: what for tool, what in tools.items() if tool not in there or (server, tool) in changes.approved}
+        )
+    changed = {server: tools for server, tools in pinned.changed.items() if server not in changes.gone}
+    return PinnedTools(seen, _still_changed(seen, {**changed, **changes.known.changed}))
+
+
+class Pins:
+    """The pins of one hub, and the current version of what changed.
+
+    Without a file they last for this run. Those of a ``lock`` are never replaced, and have no file.
+    """
+
+    def __init__(self, file: Path | None, *, lock: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None) -> None:
+        self.file = file if lock is None else None
+        self.is_lock = lock is not None
+        self.seen: dict[str, ToolTexts] = {server: dict(texts) for server, texts in (lock or {}).items()}
+        """By server, the version of each text that was first seen or last approved."""
+        self.changed: dict[str, ToolTexts] = {}
+        """By server, the current version of the texts that differ from their pins."""
+        self.unread = False
+        """Whether a file may exist that could not be read."""
+        self.unsaved = False
+        """Whether changes wait to be written."""
+        self._touched: set[str] = set()
+        """Servers whose changes are known better here than in the file."""
+        self._approved: set[tuple[str, str]] = set()
+        self._dropped: set[tuple[str, str]] = set()
+        self._gone: set[str] = set()
+
+    def __repr__(self) -> str:
+        waiting = sum(map(len, self.changed.values()))
+        state = "unread" if self.unread else "unsaved" if self.unsaved else "saved"
+        return f"<Pins of {len(self.seen)} servers, {waiting} changed, {state}>"
+
+    def of(self, server: str) -> Mapping[str, Mapping[str, Any]]:
+        """The pinned texts of a server, by their keys."""
+        return self.seen.get(server, {})
+
+    def has(self, server: str, key: str, text: Mapping[str, Any]) -> bool:
+        """Whether a text is the pinned one, or one that was approved beside it."""
+        return _is_known(self.of(server), key, text)
+
+    def pin(self, server: str, key: str, text: Mapping[str, Any], *, approved: bool) -> None:
+        """Pin a text: the first version that was seen, or one that was approved and replaces another."""
+        self.seen.setdefault(server, {})[key] = text
+        self.unsaved = True
+        self._dropped.discard((server, key))
+        if approved:
+            self._approved.add((server, key))
+
+    def note_changes(self, server: str, changed: ToolTexts) -> None:
+        """Use the result of a comparison with the server's latest listing."""
+        self.unsaved |= changed != self.changed.get(server, {})
+        self.changed[server] = changed
+        self._touched.add(server)
+
+    def drop(self, server: str, keys: Sequence[str]) -> None:
+        """Drop some pins of a server."""
+        for key in keys:
+            del self.seen[server][key]
+            self._dropped.add((server, key))
+            self.unsaved = True
+
+    def forget(self, server: str) -> None:
+        """Drop everything about a removed server; a lock keeps what it has."""
+        self.changed.pop(server, None)
+        self._touched.discard(server)
+        if self.is_lock:
+            return
+        self.unsaved |= self.seen.pop(server, None) is not None
+        self._gone.add(server)
+        self._approved = {one for one in self._approved if one[0] != server}
+
+    def load(self) -> None:
+        """Read the file; while it cannot be read, no tool has a baseline."""
+        if self.file is None:
+            return
+        try:
+            known = read_pins(self.file)
+        except OSError as exc:
+            self.unread = True
+            until = "until then, the tools of servers whose changes are held are held"
+            log.warning("%s cannot be read (%s): %s", self.file, exc, until)
+            return
+        self.unread = False
+        for server, texts in known.seen.items():
+            if server not in self._gone:
+                ours = self.seen.get(server, {})
+                # What was approved here since the last write is newer than the file.
+                approved = {key: text for key, text in ours.items() if (server, key) in self._approved}
+                self.seen[server] = {**ours, **texts, **approved}
+        self.changed |= {server: dict(texts) for server, texts in known.changed.items() if server not in self._touched}
+
+    def stamp(self) -> FileStamp:
+        """Changes when a hub writes the file."""
+        return file_stamp(self.file) if self.file is not None else None
+
+    def to_save(self) -> PinChanges:
+        """Take the changes that must be written; from now on they count as written."""
+        touched = {*self._touched, *(server for server, _ in self._approved)}
+        known = PinnedTools(
+            {server: dict(texts) for server, texts in self.seen.items()},
+            {server: dict(texts) for server, texts in self.changed.items() if server in touched},
+        )
+        changes = PinChanges(
+            known=known,
+            approved=frozenset(self._approved),
+            dropped=frozenset(self._dropped),
+            gone=frozenset(self._gone),
+        )
+        self._approved, self._dropped, self._gone, self.unsaved = set(), set(), set(), False
+        return changes
+
+    def save(self, changes: PinChanges) -> bool:
+        """Write the changes; False if that failed. For a worker thread, one at a time."""
+        return self.file is None or add_pins(self.file, changes)
+
+    def not_saved(self, changes: PinChanges) -> None:
+        """The changes were not written: write them the next time."""
+        self._approved |= changes.approved
+        self._dropped |= changes.dropped
+        self._gone |= changes.gone
+        self.unsaved = True
+
+
+def read_pins(file: Path) -> PinnedTools:
+    """The content of the file; an ``OSError`` says that one may exist which cannot be read now."""
+    try:
+        return _parsed_pins(file)
+    except ValueError:
+        with locked(_lock_of(file)):
+            return _read_locked(file)
+
+
+def add_pins(file: Path, changes: PinChanges) -> bool:
+    """Merge the changes of a hub into the file; False if that failed, which is logged."""
+    try:
+        with locked(_lock_of(file)):
+            known = merged(_read_locked(file), changes)
+            replace_file(file, json.dumps({"format": PINS_FORMAT, "seen": known.seen, "changed": known.changed}))
+    except OSError as exc:
+        log.warning("%s could not be written: %s", file, exc)
+        return False
+    return True
+
+
+def _lock_of(file: Path) -> Path:
+    return file.with_name(f"{file.name}.lock")
+
+
+def _read_locked(file: Path) -> PinnedTools:
+    """Read the file, and set it aside if it does not parse; the lock keeps other hubs out."""
+    try:
+        return _parsed_pins(file)
+    except ValueError as exc:
+        aside = set_aside(file)
+        log.warning("%s cannot be read (%s): every tool counts as new", file, exc)
+        log.warning("it was kept as %s", aside)
+        return PinnedTools({}, {})
+
+
+def _parsed_pins(file: Path) -> PinnedTools:
+    try:
+        read = msgspec.convert(json.loads(file.read_text(encoding="utf-8")), PinnedTools)
+    except FileNotFoundError:
+        return PinnedTools({}, {})
+    except RecursionError as exc:
+        raise ValueError("it is nested too deeply") from exc
+    return PinnedTools(read.seen, _still_changed(read.seen, read.changed))
+
+
+def _still_changed(seen: Mapping[str, ToolTexts], changed: Mapping[str, ToolTexts]) -> dict[str, ToolTexts]:
+    return {
+        server: {
+            tool: what for tool, what in tools.items() if server in seen and not _is_known(seen[server], tool, what)
+        }
+        for server, tools in changed.items()
+    }
+
+
+_BESIDE = "\0beside\0"
+
+
+def beside(key: str, text: Mapping[str, Any]) -> str:
+    """The key under which a text is pinned beside the first one of its key: it has the hash of the text."""
+    written = json.dumps(text, sort_keys=True, separators=(",", ":")).encode()
+    return f"{_BESIDE}{hashlib.sha256(written).hexdigest()}\0{key}"
+
+
+def beside_mark(key: str) -> Mapping[str, Any]:
+    """What is pinned under that key. No text of a tool has this part: no server can pin it by a name that it chose."""
+    return {"beside": key}
+
+
+def _is_known(pinned: Mapping[str, Mapping[str, Any]], key: str, text: Mapping[str, Any]) -> bool:
+    return pinned.get(key) == text or (key in pinned and pinned.get(beside(key, text)) == beside_mark(key))
+
+
+# When the state is written, read and followed.
+
 
 HubState: TypeAlias = tuple[Config, Catalog, frozenset[str]]
 """The configuration, the catalog and the disabled servers of one moment."""
@@ -323,7 +593,6 @@ class StateWriter:
         """The stamps of the store and of the approvals from before they were read."""
         self._last: HubState | None = None
         """The state of a hub that closes: its slots no longer tell who is disabled."""
-        self._pending = False
         self._dirty = anyio.Event()
         self._hurry = anyio.Event()
         self._writing = anyio.Lock()
@@ -348,7 +617,6 @@ class StateWriter:
 
     def changed(self, *, at_once: bool = False) -> None:
         """Write soon: the state changed. What a person did is written at once: other hubs follow it."""
-        self._pending = True
         self._dirty.set()
         if at_once:
             self._hurry.set()
@@ -394,21 +662,18 @@ class StateWriter:
 
     async def close(self, last: HubState) -> None:
         """Write for the last time."""
-        self._last, self._pending = last, True
+        self._last = last
         await self._write()
 
     async def _write(self) -> bool:
-        """Write what is not written; False if something could not be, and is to be tried again."""
+        """Write what differs from the files; False if something could not be written, and is to be tried again."""
         store = self._store
         if store is None:
             return True
         async with self._writing:
-            # Cleared before the snapshot is taken: what changes meanwhile is pending again.
-            pending, self._pending = self._pending, False
             state = self._last or self._snapshot()
             # In a thread, also what is stored is made: a large fleet takes longer than a step of the event loop may.
-            written = not pending or await anyio.to_thread.run_sync(lambda: store.save(_stored(*state)))
-            self._pending |= not written
+            written = await anyio.to_thread.run_sync(lambda: store.save(_stored(*state)))
             if self._pins.unsaved:
                 written = await self._write_approvals() and written
             return written
