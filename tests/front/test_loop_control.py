@@ -334,7 +334,7 @@ async def test_a_diff_of_any_length_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 async def test_servers_that_are_told_at_once_of_a_change_are_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.hub.reload.SLOTS_AT_ONCE", 1 << 30)
+    monkeypatch.setattr("holdfast.turns.STEP_SECONDS", 3600.0)
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps({"mcpServers": {f"server-{number}": OFF for number in range(12 * SERVERS)}}))
     with measured_loop() as steps:

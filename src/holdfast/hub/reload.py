@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 import anyio.abc
-import anyio.lowlevel
 import anyio.to_thread
 
 from holdfast.access import Policy
@@ -36,6 +35,7 @@ from holdfast.errors import ConfigError, Problem, UsageError
 from holdfast.hub.hub_clock import Clock, RealClock, Stamps, next_poll, stamps
 from holdfast.hub.journal import ConfigApplied, ConfigRefused, config_applied
 from holdfast.hub.slot import Slot, SlotContext
+from holdfast.turns import Turns
 
 if TYPE_CHECKING:
     from holdfast.hub.hub import Hub
@@ -158,10 +158,6 @@ def _unusable(before: Config, fresh: Config) -> Iterator[tuple[str, tuple[Proble
             yield name, server.problems
 
 
-SLOTS_AT_ONCE = 25
-"""So many slots are made, or told of a change, in one step of the event loop."""
-
-
 async def apply_config(registry: SlotRegistry, context: SlotContext, config: Config) -> ConfigApplied | None:
     """Use a configuration; None if the hub closed meanwhile."""
     before = registry.config
@@ -196,11 +192,11 @@ async def _made_slots(
     registry: SlotRegistry, context: SlotContext, config: Config, names: Iterable[str]
 ) -> dict[str, Slot]:
     made: dict[str, Slot] = {}
-    for number, name in enumerate(names, start=1):
+    turns = Turns()
+    for name in names:
         source = registry.catalog.servers.get(name)
         made[name] = Slot(config.servers[name], context, listed=source is not None and source.listing is not None)
-        if number % SLOTS_AT_ONCE == 0:
-            await anyio.lowlevel.checkpoint()
+        await turns.offer()
     return made
 
 
@@ -218,10 +214,11 @@ async def _tell(
         *(partial(start_slot, registry, slots[name], context.tasks) for name in applied.added),
         *(partial(_change, registry, slots[name], config.servers[name]) for name in applied.changed),
     ]
-    for number, step in enumerate(steps, start=1):
-        step()
-        if number % SLOTS_AT_ONCE == 0:
-            await anyio.lowlevel.cancel_shielded_checkpoint()
+    turns = Turns()
+    with anyio.CancelScope(shield=True):
+        for step in steps:
+            step()
+            await turns.offer()
 
 
 def start_slot(registry: SlotRegistry, slot: Slot, tasks: anyio.abc.TaskGroup) -> None:
