@@ -115,14 +115,13 @@ def test_a_tool_cannot_take_the_name_under_which_a_prompt_or_the_instructions_ar
     assert approvals.instructions("files", "Be kind.") == "Be kind."
 
 
-def test_a_file_of_an_earlier_version_pins_the_kinds_that_it_did_not_know(tmp_path: Path) -> None:
+def test_a_server_that_was_never_asked_for_a_kind_before_has_it_pinned_when_it_first_lists_it(tmp_path: Path) -> None:
     state = tmp_path / "state.sqlite"
     (tmp_path / "state.tools.json").write_text(
         '{"format": 1, "seen": {"files": {"read": {"description": "Reads."}}}, "changed": {}}'
     )
     approvals = _approvals(file=state)
-    icons = {**READ, "icons": [{"src": "https://a/a.png"}]}
-    listing = _listing(_items(read=icons, late=READ), _items(ask=READ), "Be kind.")
+    listing = _listing(_items(read=READ, late=READ), _items(ask=READ), "Be kind.")
     shown = approvals.listings.review(listing)
     assert [change.tool for change in approvals.pending()] == ["late"]
     assert ([item.name for item in shown.tools], [item.name for item in shown.prompts]) == (["read"], ["ask"])

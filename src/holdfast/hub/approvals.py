@@ -450,15 +450,12 @@ class ListingReview:
             self._waiting |= {server} if first and not pins.unread else set()
             return
         self._waiting.discard(server)
-        older = INSTRUCTIONS not in seen and listing.instructions is not None
         prompts = LISTED_PROMPTS not in seen and Kind.PROMPT not in listing.failed
         for key, text in watched.items():
             kind, _ = kind_of(key)
-            fresh = {"tool": first, "prompt": prompts, "instructions": older}[kind] or mode == "off"
+            fresh = {"tool": first, "prompt": prompts, "instructions": True}[kind] or mode == "off"
             if key not in seen and fresh:
                 self._pin(server, key, text)
-            elif older and not first and _without_icons(text) == seen.get(key) != text:
-                pins.pin(server, key, text, approved=True)  # an earlier version of Holdfast did not pin icons
         if prompts:
             self._pin(server, LISTED_PROMPTS, {})
         if mode != "hold" and not of_one:
@@ -528,10 +525,6 @@ def _watched(listing: Listing) -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield from ((key_of("prompt", item.name), said(item.raw)) for item in listing.prompts)
     if listing.instructions is not None:
         yield INSTRUCTIONS, {"instructions": listing.instructions}
-
-
-def _without_icons(what: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {part: text for part, text in what.items() if part != "icons"}
 
 
 def _as_seen(item: Item, seen: Mapping[str, Any]) -> Item:
