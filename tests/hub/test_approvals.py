@@ -36,7 +36,7 @@ def _listing(**tools: Any) -> Listing:
 
 def _approvals(file: Path | None = None, *, hold: bool = True) -> Approvals:
     approvals = Approvals(file, mode=lambda server: "hold" if hold else "warn", journal=Journal(FakeClock()))
-    approvals.pins.load()
+    approvals.pins.take(approvals.pins.read())
     return approvals
 
 
@@ -64,7 +64,7 @@ def test_nothing_is_kept_of_a_server_that_was_removed() -> None:
     approvals = _changed()
     approvals.forget("files")
     assert approvals.pending() == ()
-    assert approvals.follow() == (), "no listing of it is published again"
+    assert approvals.follow(approvals.pins.read()) == (), "no listing of it is published again"
     approvals.listings.review(_listing(read={"description": "Another server of this name."}))
     assert approvals.pending() == (), "what it first says is its first version"
 
@@ -185,6 +185,7 @@ def test_while_the_file_cannot_be_read_it_is_left_alone_and_what_it_would_tell_i
     schema = {"type": "object", "properties": {}}  # some clients lose the whole list at a schema without properties
     assert shown.tools[0].raw == {"name": "read", "inputSchema": schema, "_meta": {HELD: True}}
 
+    assert after.follow(after.pins.read()) == ("files",), "what is listed is reviewed again"
     after.listings.review(_words("Burns."))
     (change,) = after.pending()
     assert change.was["description"] == "Reads."
@@ -344,7 +345,7 @@ def test_two_contents_of_two_users_are_approved_side_by_side(tmp_path: Path) -> 
             shared=shared,
             is_per_user=lambda _: True,
         )
-        made.pins.load()
+        made.pins.take(made.pins.read())
         return made
 
     of_ada = _listing(read={"description": "Reads the files of ada.", "inputSchema": OBJECT})
@@ -452,7 +453,7 @@ def test_another_hubs_approvals_are_followed_and_what_it_did_not_approve_still_w
     there = _approvals(file)
     there.approve("files", "read")
     assert _kept(there)
-    assert here.follow() == ("files",)
+    assert here.follow(here.pins.read()) == ("files",)
     assert here.held("files") == ("write",)
     assert [one.tool for one in told if isinstance(one, ToolApproved)] == ["read"]
 
@@ -488,6 +489,7 @@ def test_a_file_that_can_be_read_again_is_the_baseline_again(tmp_path: Path) -> 
     assert shown.raw["_meta"] == {HELD: True}
     first.pins.file.rmdir()
     first.pins.file.write_text(content)
+    later.follow(later.pins.read())
     (shown,) = later.listings.review(_listing(read={"description": "a"})).tools
     assert (later.pins.unread, shown.raw["description"], "_meta" in shown.raw) == (False, "a", False)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -99,6 +101,39 @@ async def test_an_approval_in_one_hub_is_followed_by_the_other(state: Path) -> N
                 assert (await second.call_tool("o__echo", {"text": "hi"})).text == "hi"
             assert second.approvals.pending() == ()
             assert any(isinstance(record, ToolApproved) for record in told)
+
+
+@pytest.mark.requirement("SEC-5", "SEC-7")
+async def test_the_approvals_of_another_hub_are_read_in_a_thread_and_again_until_they_can_be_read(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_the_loop: list[bool] = []
+    text = Path.read_text
+
+    def noted(self: Path, *args: Any, **options: Any) -> str:
+        if self.name == "state.tools.json":
+            on_the_loop.append(threading.current_thread() is threading.main_thread())
+        return text(self, *args, **options)
+
+    async with changing_peer() as origin:
+        config = {"mcpServers": {"o": {"url": origin.url, "approvals": "hold"}}}
+        async with Hub.from_config(config, state_file=state) as hub:
+            assert await hub.ready(PATIENCE)
+        pins = state.with_suffix(".tools.json")
+        content = pins.read_bytes()
+        pins.unlink()
+        pins.mkdir()  # which cannot be read as a file
+        monkeypatch.setattr(Path, "read_text", noted)
+        async with Hub.from_config(config, state_file=state) as hub:
+            assert await hub.ready(PATIENCE)
+            assert hub.approvals.held("o"), "no text of it has a baseline"
+            pins.rmdir()
+            pins.write_bytes(content)
+            with anyio.fail_after(PATIENCE):
+                while hub.approvals.held("o"):
+                    await hub.registry.slot("o").changed(hub.registry.clock.now() + 0.1)
+    assert on_the_loop
+    assert not any(on_the_loop)
 
 
 @pytest.mark.requirement("SEC-5")

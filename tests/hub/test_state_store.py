@@ -349,7 +349,7 @@ async def test_a_switch_of_another_hub_between_the_read_and_the_first_poll_is_fo
 
     with anyio.fail_after(15):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ours.writer.watch, follow, lambda: None)
+            tasks.start_soon(ours.writer.watch, follow, lambda _: None)
             await came.wait()
             tasks.cancel_scope.cancel()
     assert told == [("one", True)]
@@ -358,7 +358,7 @@ async def test_a_switch_of_another_hub_between_the_read_and_the_first_poll_is_fo
 async def test_a_hub_without_a_file_writes_nothing_and_has_nothing_to_watch() -> None:
     writer = StateWriter(None, Pins(None), Writes(Path("unused")).now)
     writer.changed()
-    await writer.watch(lambda *_: True, lambda: None)
+    await writer.watch(lambda *_: True, lambda _: None)
     await writer.close(Writes(Path("unused")).now())
 
 
@@ -405,7 +405,7 @@ async def test_what_could_not_be_written_is_written_later(tmp_path: Path, monkey
     assert sorted(tried) == ["pins"] * 3 + ["state"] * 3, "and what was written is not written again"
     assert (ours.is_off(), pins.unsaved) == (True, False)
     again = Pins(tmp_path / "pins.json")
-    again.load()
+    again.take(again.read())
     assert again.of("one") == {"tool": {"description": "x"}}
 
 

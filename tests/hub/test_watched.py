@@ -31,7 +31,7 @@ def _listing(
 
 def _approvals(mode: ApprovalMode = "hold", file: Path | None = None) -> Approvals:
     approvals = Approvals(file, mode=lambda server: mode, journal=Journal(FakeClock()))
-    approvals.pins.load()
+    approvals.pins.take(approvals.pins.read())
     return approvals
 
 

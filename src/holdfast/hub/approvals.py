@@ -50,7 +50,7 @@ from holdfast.core import (
 )
 from holdfast.errors import HoldfastError, ToolHeld, UnknownTool, UsageError
 from holdfast.hub.journal import Journal, ToolApproved, ToolChanged
-from holdfast.hub.state_store import Pins, ToolTexts, beside, beside_mark
+from holdfast.hub.state_store import PinnedTools, Pins, ToolTexts, beside, beside_mark
 from holdfast.turns import Turns
 
 __all__ = [
@@ -314,10 +314,12 @@ class Approvals:
                 self._approved(server, changed)
         return True
 
-    def follow(self) -> tuple[str, ...]:
-        """Read what another hub wrote; returns the servers whose listing must be published again."""
+    def follow(self, known: PinnedTools | None) -> tuple[str, ...]:
+        """Use what another hub wrote; returns the servers whose listing must be published again."""
         before = {server: dict(texts) for server, texts in self.pins.changed.items()}
-        self.pins.load()
+        self.pins.take(known)
+        if known is None:
+            return ()
         for server, texts in before.items():
             for key, text in texts.items():
                 if self.pins.has(server, key, text):
@@ -407,8 +409,6 @@ class ListingReview:
         """Compare a new listing with the pins, in steps; the last step gives it as it may be published."""
         if not of_one:
             self.latest[listing.server] = listing
-        if self._pins.unread:
-            self._pins.load()
         watched: ToolTexts = {}
         for key, text in _watched(listing):
             watched[key] = text

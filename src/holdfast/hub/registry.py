@@ -54,7 +54,7 @@ from holdfast.hub.publisher import ListingSharing, Publisher
 from holdfast.hub.reload import apply_config, start_slot
 from holdfast.hub.slot import EvidenceSharing, Slot, SlotContext
 from holdfast.hub.slot_call import NAMED_CALLS, read_result
-from holdfast.hub.state_store import HubState, StateWriter, Store, fingerprint
+from holdfast.hub.state_store import HubState, PinnedTools, StateWriter, Store, fingerprint
 from holdfast.turns import Turns
 from holdfast.types import ProgressFn
 from holdfast.wire import (
@@ -604,7 +604,7 @@ def follow_switch(registry: SlotRegistry, server: str, disabled: bool) -> bool:
     return True
 
 
-def follow_approvals(registry: SlotRegistry) -> None:
+def follow_approvals(registry: SlotRegistry, known: PinnedTools | None) -> None:
     """Follow another hub that wrote the approvals file."""
-    for server in registry.approvals.follow():
+    for server in registry.approvals.follow(known):
         registry.publisher.publish_again(server)

@@ -446,18 +446,21 @@ class Pins:
         self._gone.add(server)
         self._approved = {one for one in self._approved if one[0] != server}
 
-    def load(self) -> None:
-        """Read the file; while it cannot be read, no tool has a baseline."""
-        if self.file is None:
-            return
+    def read(self) -> PinnedTools | None:
+        """The content of the file; None if it cannot be read now. For a worker thread: a large file takes a while."""
         try:
-            known = read_pins(self.file)
+            return read_pins(self.file) if self.file is not None else PinnedTools({}, {})
         except OSError as exc:
-            self.unread = True
-            until = "until then, the tools of servers whose changes are held are held"
-            log.warning("%s cannot be read (%s): %s", self.file, exc, until)
+            if not self.unread:  # else it is tried again and again, and was said once
+                until = "until then, the tools of servers whose changes are held are held"
+                log.warning("%s cannot be read (%s): %s", self.file, exc, until)
+        return None
+
+    def take(self, known: PinnedTools | None) -> None:
+        """Use what was read; while the file cannot be read, no tool has a baseline."""
+        self.unread = known is None
+        if known is None:
             return
-        self.unread = False
         for server, texts in known.seen.items():
             if server not in self._gone:
                 ours = self.seen.get(server, {})
@@ -602,7 +605,7 @@ class StateWriter:
         if self._store is not None:
             # Before the read: what another hub writes from now on is seen by the first poll.
             self._read_at = file_stamp(self._store.file), self._pins.stamp()
-        self._pins.load()
+        self._pins.take(self._pins.read())
         catalog = Catalog().arrange(written_prefixes(config), longest=config.settings.name_length)
         kept = self._store.load() if self._store is not None else {}
         specs = [server for server in config.servers.values() if not server.problems and server.id in kept]
@@ -636,10 +639,12 @@ class StateWriter:
             if not written:
                 self._dirty.set()  # nothing else may change for days: what a person approved is not left unwritten
 
-    async def watch(self, on_switch: Callable[[str, bool], bool], on_approvals: Callable[[], None]) -> None:
+    async def watch(
+        self, on_switch: Callable[[str, bool], bool], on_approvals: Callable[[PinnedTools | None], None]
+    ) -> None:
         """Follow the switches and approvals of other hubs that share the state, until cancelled.
 
-        ``on_switch`` says whether the hub follows.
+        ``on_switch`` says whether the hub follows, ``on_approvals`` gets what the file of the pins says now.
         """
         if self._store is None:
             return
@@ -657,8 +662,9 @@ class StateWriter:
                 for server, disabled in (changed or {}).items():
                     if on_switch(server, disabled):
                         self._store.followed(server, disabled=disabled)
-            if approvals != before:
-                on_approvals()
+                # Under the lock too: what is approved here meanwhile is not written yet, and so not taken back.
+                if approvals != before or self._pins.unread:
+                    on_approvals(await anyio.to_thread.run_sync(self._pins.read))
 
     async def close(self, last: HubState) -> None:
         """Write for the last time."""
