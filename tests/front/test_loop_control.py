@@ -76,7 +76,7 @@ def _lived(hub: Hub) -> None:
                 Transition(server=server, old=old, new=new, cause=cause, at=at, generation=number, reason=cause)
             )
         for method in ("tools/call", "prompts/get"):
-            hub.registry.journal.write(
+            hub.registry.journal.write_call(
                 CallEnded(server=server, method=method, outcome="completed", waited=0.1, seconds=0.2, at=at)
             )
 
@@ -298,7 +298,7 @@ async def test_no_stream_of_the_status_page_holds_up_the_event_loop() -> None:
             async with aclosing(hub.admin.events.follow()) as frames:
                 await anext(frames)
                 for name in names:
-                    hub.hub.registry.journal.write(
+                    hub.hub.registry.journal.write_call(
                         CallEnded(server=name, method="tools/call", outcome="completed", waited=0.1, seconds=0.2, at=0)
                     )
                     hub.admin.events.touched(name)

@@ -348,7 +348,7 @@ def test_a_log_filter_that_fails_costs_no_call_and_no_other_reader() -> None:
     log = logging.getLogger("holdfast.hub")
     log.addFilter(fails)
     try:
-        journal.write(ended)
+        journal.write_call(ended)
     finally:
         log.removeFilter(fails)
     assert told == [ended]
@@ -428,12 +428,12 @@ def test_a_reader_of_calls_that_fails_costs_no_call_and_no_other_reader(caplog: 
     ends = [journal.add_sink(fails, calls=fails), journal.add_sink(lambda _: None, calls=told.append)]
     ended = CallEnded(server="a", method="tools/call", outcome="completed", waited=0.0, seconds=0.1, at=0.0)
     assert journal.reads_calls("completed")
-    journal.write(ended)
+    journal.write_call(ended)
     journal.write(Published(server="a", version=1, kinds=(), at=0.0))
     assert (told, caplog.text.count("RuntimeError")) == ([ended], 2)
     for end in ends:
         end()
-    journal.write(ended)
+    journal.write_call(ended)
     assert (told, caplog.text.count("RuntimeError")) == ([ended], 2)
     assert (journal.reads_calls("completed"), journal.reads_calls("denied")) == (False, True)
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
@@ -223,18 +224,14 @@ class CallApprovals:
 
     def follow_question(self, question: str, value: Mapping[str, Any] | None) -> None:
         """Another replica opened a question, or it is over there."""
-        known = self._elsewhere.pop(question, None)
-        if value is None or question in self._own:
-            if known is not None:
-                self._wake()
-            return
-        try:
-            read = {name: value[name] for name in CallQuestion.__dataclass_fields__}
-            made = CallQuestion(**{**read, "binding": CallBinding(*read["binding"])})
-        except (KeyError, TypeError):
-            return  # of another version
-        self._elsewhere[question] = made
-        self._wake()
+        known, made = self._elsewhere.pop(question, None), None
+        if value is not None and question not in self._own:
+            with suppress(KeyError, TypeError):  # it is of another version
+                read = {name: value[name] for name in CallQuestion.__dataclass_fields__}
+                made = CallQuestion(**{**read, "binding": CallBinding(*read["binding"])})
+                self._elsewhere[question] = made
+        if made != known:
+            self._wake()
 
     def follow_verdict(self, question: str, value: Mapping[str, Any]) -> None:
         """A question was decided at another replica."""

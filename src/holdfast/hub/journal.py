@@ -601,13 +601,10 @@ class Journal:
         return bool(self._sinks_of_calls) or log.isEnabledFor(_LEVELS.get(outcome, logging.DEBUG))
 
     def write(self, record: HubRecord) -> None:
-        """Pass a record to all listeners. Calls and refusals go to the sinks alone: they may be many.
+        """Pass a record to all listeners; refusals to the sinks alone. Calls have ``write_call``.
 
-        They would push the rest out of a backlog.
+        There may be many of both: they would push the rest out of a backlog.
         """
-        if isinstance(record, CallEnded):
-            self.write_call(record)
-            return
         for sink in self._sinks:
             _tell(sink, record)
         # An attacker makes as many refusals as he likes.

@@ -134,16 +134,11 @@ class ServerCache:
     """Keyed by what a server is (its address or command), not by its name."""
 
     def __init__(self) -> None:
-        self._entry = lru_cache(maxsize=CACHE_SIZE)(_new_entry)
+        self._entry = lru_cache(maxsize=CACHE_SIZE)(lambda *_: CachedServer())
 
     def of(self, spec: ServerSpec) -> CachedServer:
         """The entry of a server; the code that dials keeps it up to date."""
         return self._entry(spec.transport, spec.url, spec.command, spec.args, spec.cwd)
-
-
-def _new_entry(*_: object) -> CachedServer:
-    """What is known of a server that was not seen before."""
-    return CachedServer()
 
 
 FindRelay: TypeAlias = Callable[[], Relay | None]
@@ -521,8 +516,7 @@ async def _drain(lease: Lease, connection: Connection) -> None:
 async def _refreshed(spec: ServerSpec, lease: Lease, within: float) -> on.Event:
     """What a new listing of everything shows."""
     connection, generation = lease.connection, lease.generation
-    if connection is None:
-        return on.RefreshFailed(generation)
+    assert connection is not None  # noqa: S101 - only a lease that stands is refreshed
     try:
         offers = await connection.list_everything(within=within)
         lease.denial = None
@@ -545,9 +539,9 @@ async def _refreshed(spec: ServerSpec, lease: Lease, within: float) -> on.Event:
 
 async def _checked(lease: Lease) -> on.Event:
     """Whether a connection still answers."""
+    assert lease.connection is not None  # noqa: S101 - only a lease that stands is checked
     try:
-        if lease.connection is not None:
-            await lease.connection.ping(within=PING_SECONDS)
+        await lease.connection.ping(within=PING_SECONDS)
     except Exception as exc:  # noqa: BLE001 - any fault is charged to this server and to no other
         verdict = _judged(lease, evidence_in(exc))
         if isinstance(verdict, on.Event):

@@ -494,7 +494,8 @@ class _UserPeer:
         """Every user may try: a try of one replaces the next try of the others (``PeerTripped``)."""
         if at is not None:
             # In a step of its own: this is called while the slot does its effects.
-            self._context.tasks.start_soon(self._grant, server, name=f"{server} claim")
+            granted = on.ClaimGranted(until=math.inf)
+            self._context.tasks.start_soon(self._tell, server, granted, True, name=f"{server} claim")
 
     def release(self, server: str, delay: float) -> None:
         """Nothing: the right was not taken from another slot."""
@@ -503,19 +504,14 @@ class _UserPeer:
         """Tell the others. A denial is about this user's login: of the server it says that it answers."""
         if isinstance(evidence, on.PeerTripped) and evidence.status == "denied":
             evidence = on.PeerRecovered()
-        self._context.tasks.start_soon(self._tell, server, evidence, name=f"{server} evidence")
+        self._context.tasks.start_soon(self._tell, server, evidence, False, name=f"{server} evidence")
 
-    async def _grant(self, server: str) -> None:
-        for principal, slot in self._others(server):
-            if principal == self._principal:
-                slot.handle(on.ClaimGranted(until=math.inf))
-
-    async def _tell(self, server: str, evidence: on.Event) -> None:
+    async def _tell(self, server: str, event: on.Event, itself: bool) -> None:
         for principal, slot in self._others(server):
             # A login is missing there: that the server answers changes nothing.
-            answers = slot.state is State.DENIED and isinstance(evidence, on.PeerRecovered)
-            if principal != self._principal and not answers:
-                slot.handle(evidence)
+            answers = slot.state is State.DENIED and isinstance(event, on.PeerRecovered)
+            if (principal == self._principal) is itself and not answers:
+                slot.handle(event)
 
     def __repr__(self) -> str:
         return f"<_UserPeer {self._principal}>"

@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -152,12 +153,14 @@ class Publisher:
 
     async def arranged(self, config: Config) -> tuple[Catalog, Mapping[str, ChangedKinds]]:
         """The catalog with the servers of a configuration, and what that changes, for ``replace``."""
+        arrange = partial(Catalog.arrange, written=written_prefixes(config), longest=config.settings.name_length)
         for _ in range(ARRANGE_TRIES):
             before = self.catalog
-            made = await anyio.to_thread.run_sync(_arranged, before, config)
+            made = await anyio.to_thread.run_sync(_made, before, partial(arrange, before))
             if self.catalog is before:
                 return made
-        return _arranged(self.catalog, config)  # other servers publish all the time: now none can
+        # Other servers publish all the time: now none can.
+        return _made(self.catalog, partial(arrange, self.catalog))
 
     def replace(self, catalog: Catalog, changes: Mapping[str, ChangedKinds]) -> None:
         """Show another catalog, and tell what changed. Listings of servers that are gone no longer wait."""
@@ -179,7 +182,7 @@ class Publisher:
                 taken = dict(self._waiting)
                 reviewed = [await self._approvals.listings.review_in_turns(listing) for listing in taken.values()]
                 before = self.catalog
-                made, changes = await anyio.to_thread.run_sync(_made, before, reviewed)
+                made, changes = await anyio.to_thread.run_sync(_made, before, partial(before.publish_all, reviewed))
                 newer = any(self._waiting.get(server) is not listing for server, listing in taken.items())
                 if newer or self.catalog is not before:
                     continue  # a newer listing came, or the catalog changed meanwhile: once more
@@ -218,14 +221,9 @@ def _published(server: str, catalog: Catalog, changed: ChangedKinds, *, at: floa
     return Published(server=server, version=catalog.version, kinds=shown, own_kinds=own, at=at)
 
 
-def _made(before: Catalog, listings: Sequence[Listing]) -> tuple[Catalog, Mapping[str, ChangedKinds]]:
-    """The catalog with these listings, and what they change."""
-    made = before.publish_all(listings)
-    return made, made.changes(before)
-
-
-def _arranged(before: Catalog, config: Config) -> tuple[Catalog, Mapping[str, ChangedKinds]]:
-    made = before.arrange(written_prefixes(config), longest=config.settings.name_length)
+def _made(before: Catalog, make: Callable[[], Catalog]) -> tuple[Catalog, Mapping[str, ChangedKinds]]:
+    """The next catalog, and what it changes."""
+    made = make()
     return made, made.changes(before)
 
 

@@ -344,18 +344,17 @@ class Slot:
 
     # Events in, effects out.
 
-    def handle(self, event: on.Event) -> tuple[do.Effect, ...]:
+    def handle(self, event: on.Event) -> None:
         """Handle an event and start its effects, in one synchronous step."""
         try:
             effects = self.machine.handle(event, self._context.clock.now(), chance=self._context.chance())
         except IllegalTransition as exc:
             # A fault of ours, and no reason to end the task that reported the event: the slot would hear nothing more.
             log.error("%s: %s", self.id, exc)  # noqa: TRY400 - a traceback adds nothing to the message
-            return ()
+            return
         if isinstance(event, on.SessionExpired):
             self.leases.let_drain(event.generation)
         self._perform(effects, cut=CUTS.get(type(event)))
-        return effects
 
     async def run(self) -> None:
         """The loop of the owner task: wake when the machine asks for it, until everything is closed."""

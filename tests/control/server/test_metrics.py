@@ -107,7 +107,7 @@ async def test_a_histogram_adds_up() -> None:
     async with counted({"a": {"command": "nowhere", "enabled": False}}, clock=FakeClock()) as (hub, metrics):
         for seconds in (0.004, 0.005, 0.2, 40.0, 900.0):
             ended = CallEnded(server="a", method="tools/call", outcome="completed", waited=0.0, seconds=seconds, at=0.0)
-            hub.registry.journal.write(ended)
+            hub.registry.journal.write_call(ended)
         now = await scraped(metrics)
         buckets = {le: now.value("holdfast_call_seconds_bucket", server="a", le=le) for le in ("0.005", "0.25", "60.0")}
         assert buckets == {"0.005": 2, "0.25": 3, "60.0": 4}
@@ -174,7 +174,7 @@ async def test_labels_are_bounded_and_a_removed_server_takes_its_series_with_it(
         await hub.apply(config({"b": entry}))
         assert metrics._servers.keys() == {"b"}
         late = CallEnded(server="a", method="tools/call", outcome="cancelled", waited=0.0, seconds=1.0, at=0.0)
-        hub.registry.journal.write(late)
+        hub.registry.journal.write_call(late)
         assert (await scraped(metrics)).labels("server") == {"b"}
 
 
@@ -264,7 +264,7 @@ async def test_what_is_kept_of_a_server_does_not_grow_with_its_calls() -> None:
     async with counted({"a": {"command": "nowhere", "enabled": False}}, clock=FakeClock()) as (hub, metrics):
         for number in range(2_000):
             ended = CallEnded(server="a", method=f"m{number}", outcome="failed", waited=0.0, seconds=number, at=0.0)
-            hub.registry.journal.write(ended)
+            hub.registry.journal.write_call(ended)
         assert len(metrics._servers["a"].calls) == 1
 
 
