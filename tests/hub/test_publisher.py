@@ -12,7 +12,7 @@ import pytest
 from holdfast.access import LOCAL
 from holdfast.core import Catalog, Item, Kind, Listing, NameKey
 from holdfast.errors import ToolHeld
-from holdfast.hub import OneClientRecord, Published, finding, findings, publisher
+from holdfast.hub import OneClientRecord, Published, findings, publisher
 from holdfast.hub.approvals import Approvals
 from holdfast.hub.hub import Hub
 from holdfast.hub.journal import HubRecord, Journal, ListFailed
@@ -24,6 +24,11 @@ from tests.harness.open_hubs import config, records
 from tests.harness.waiting import came_true
 
 pytestmark = pytest.mark.anyio
+
+
+def finding(catalog: Catalog, server: str) -> str:
+    """What is wrong with one server; empty if there is nothing."""
+    return findings(catalog, servers=(server,)).get(server, "")
 
 
 class Shown:

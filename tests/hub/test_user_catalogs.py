@@ -104,3 +104,12 @@ async def test_as_many_catalogs_are_kept_as_the_bound_says(hub: Hub, monkeypatch
         catalogs.publish(user, listing(user, 1))
     kept = [catalogs.of(user) for user in ("ada", "bob")]
     assert all(catalogs.of(user) is one for user, one in zip(("ada", "bob"), kept, strict=True))
+
+
+async def test_before_her_large_catalog_is_made_a_user_has_names_of_the_length_that_is_configured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publisher, "AT_ONCE", -1)
+    servers = {"mail": {"url": "http://127.0.0.1:9/mcp", "sharing": "per-user", "lazy": True}}
+    async with Hub(config(servers, nameLength=64), has_local=False) as hub:
+        assert hub.registry.users.catalogs.of("ada").longest == hub.catalog.longest == 64

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
         report_starts as report_starts,
     )
     from holdfast.hub.owned_slots import OwnedSlots as OwnedSlots
-    from holdfast.hub.publisher import finding as finding, findings as findings
+    from holdfast.hub.publisher import findings as findings
     from holdfast.hub.registry import (
         ReplicaHost as ReplicaHost,
         Replicas as Replicas,

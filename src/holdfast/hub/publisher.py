@@ -41,9 +41,9 @@ from holdfast.config import Config
 from holdfast.core import Catalog, ChangedKinds, Collision, Kind, Listing, NameKey, quoted_name
 from holdfast.hub.approvals import Approvals
 from holdfast.hub.journal import Journal, ListFailed, OneClientRecord, Published
-from holdfast.hub.state_store import written_prefixes
+from holdfast.hub.state_store import arranged, written_prefixes
 
-__all__ = ["AT_ONCE", "ListingSharing", "Publisher", "UserCatalogs", "finding", "findings"]
+__all__ = ["AT_ONCE", "ListingSharing", "Publisher", "UserCatalogs", "findings"]
 
 AT_ONCE = 3_000
 """A catalog of so many items is made at once; that takes about 15 ms of the event loop."""
@@ -153,14 +153,13 @@ class Publisher:
 
     async def arranged(self, config: Config) -> tuple[Catalog, Mapping[str, ChangedKinds]]:
         """The catalog with the servers of a configuration, and what that changes, for ``replace``."""
-        arrange = partial(Catalog.arrange, written=written_prefixes(config), longest=config.settings.name_length)
         for _ in range(ARRANGE_TRIES):
             before = self.catalog
-            made = await anyio.to_thread.run_sync(_made, before, partial(arrange, before))
+            made = await anyio.to_thread.run_sync(_made, before, partial(arranged, before, config))
             if self.catalog is before:
                 return made
         # Other servers publish all the time: now none can.
-        return _made(self.catalog, partial(arrange, self.catalog))
+        return _made(self.catalog, partial(arranged, self.catalog, config))
 
     def replace(self, catalog: Catalog, changes: Mapping[str, ChangedKinds]) -> None:
         """Show another catalog, and tell what changed. Listings of servers that are gone no longer wait."""
@@ -279,7 +278,7 @@ class UserCatalogs:
         self._stale[principal] = None
         self._wanted.set()
         before = self._shown.get(principal)
-        return before.catalog if before is not None else Catalog().arrange(written_prefixes(parts.config))
+        return before.catalog if before is not None else arranged(Catalog(), parts.config)
 
     def publish(self, principal: str, listing: Listing) -> None:
         """A user's slot listed its server. A large listing is shown in the background."""
@@ -331,7 +330,7 @@ class UserCatalogs:
         if before is made:
             return
         self._shown[principal] = made
-        older = before.catalog if before is not None else Catalog().arrange(written_prefixes(parts.config))
+        older = before.catalog if before is not None else arranged(Catalog(), parts.config)
         for server, changed in (await anyio.to_thread.run_sync(made.catalog.changes, older)).items():
             self._tell(principal, server, changed)
 
@@ -448,19 +447,16 @@ _ALL_KINDS = ChangedKinds(frozenset(Kind), frozenset(Kind))
 # What is wrong with servers that are up all the same.
 
 
-def findings(catalog: Catalog, shows: Callable[[NameKey], bool] = lambda _: True) -> dict[str, str]:
-    """What is wrong with servers that are up all the same, in words, by server. It names only what ``shows`` allows."""
+def findings(
+    catalog: Catalog, shows: Callable[[NameKey], bool] = lambda _: True, *, servers: Iterable[str] | None = None
+) -> dict[str, str]:
+    """What is wrong with some servers, or all, that are up all the same, in words. It names what ``shows`` allows."""
     taken: dict[str, list[Collision]] = {}
     for one in catalog.collisions:
         if not one.holder.server and shows(one.key):
             taken.setdefault(one.key.server, []).append(one)
-    return {one: words for one in catalog.servers if (words := _finding(catalog, one, taken.get(one, ())))}
-
-
-def finding(catalog: Catalog, server: str) -> str:
-    """What is wrong with one server that is up all the same; empty if there is nothing."""
-    of_hub = [one for one in catalog.collisions if not one.holder.server and one.key.server == server]
-    return _finding(catalog, server, of_hub)
+    asked = catalog.servers if servers is None else servers
+    return {one: words for one in asked if (words := _finding(catalog, one, taken.get(one, ())))}
 
 
 def _finding(catalog: Catalog, server: str, of_hub: Sequence[Collision]) -> str:

@@ -77,6 +77,7 @@ __all__ = [
     "StoredServer",
     "ToolTexts",
     "add_pins",
+    "arranged",
     "beside",
     "beside_mark",
     "default_state_file",
@@ -606,7 +607,7 @@ class StateWriter:
             # Before the read: what another hub writes from now on is seen by the first poll.
             self._read_at = file_stamp(self._store.file), self._pins.stamp()
         self._pins.take(self._pins.read())
-        catalog = Catalog().arrange(written_prefixes(config), longest=config.settings.name_length)
+        catalog = arranged(Catalog(), config)
         kept = self._store.load() if self._store is not None else {}
         specs = [server for server in config.servers.values() if not server.problems and server.id in kept]
         same = [kept[spec.id] for spec in specs if kept[spec.id].fingerprint == fingerprint(spec)]
@@ -692,8 +693,13 @@ class StateWriter:
         return saved
 
 
+def arranged(catalog: Catalog, config: Config) -> Catalog:
+    """The catalog with the servers of a configuration, in its order: all names follow from these and their length."""
+    return catalog.arrange(written_prefixes(config), longest=config.settings.name_length)
+
+
 def written_prefixes(config: Config) -> dict[str, str | None]:
-    """The prefix of each server as the configuration has it, in its order: all names follow from these."""
+    """The prefix of each server as the configuration has it, in its order."""
     return {server.id: server.prefix for server in config.servers.values()}
 
 

@@ -72,7 +72,7 @@ from holdfast.core import (
 )
 from holdfast.errors import UnknownServer
 from holdfast.fleet import Fleet
-from holdfast.hub import ANSWERED, CallEnded, CallOutcome, CallQuestion, Hub, Slot, finding, remedy_for
+from holdfast.hub import ANSWERED, CallEnded, CallOutcome, CallQuestion, Hub, Slot, findings, remedy_for
 
 __all__ = [
     "AT_ONCE",
@@ -400,7 +400,7 @@ class Views:
         listed = Counter(entry.key.kind for entry in (() if source.withdrawn else source.entries))
         held = self._hub.approvals.held(name)
         text = self._text(slot, health, tools=listed[Kind.TOOL], held=len(held))
-        found = finding(self._hub.registry.catalog, name) or self._about.findings().get(name, "")
+        found = findings(self._hub.registry.catalog, servers=(name,)).get(name) or self._about.findings().get(name, "")
         return Server(
             id=name,
             transport="" if spec.problems else "stdio" if spec.command else spec.transport,
