@@ -321,8 +321,6 @@ class Leases:
         told: Callable[[int, ServerRecord | None], object],
     ) -> None:
         self._machine = machine
-        self._tasks = context.tasks
-        self._connector = context.connector
         self._context = context
         """Of its parts, those are used that stay the same while the settings change."""
         self._desired = desired
@@ -349,7 +347,7 @@ class Leases:
     def dial(self, spec: ServerSpec, generation: int) -> None:
         """Begin a new connection."""
         lease = self.by_generation[generation] = Lease(generation)
-        self._tasks.start_soon(self._live, spec, lease, name=f"{spec.id} connection {generation}")
+        self._context.tasks.start_soon(self._live, spec, lease, name=f"{spec.id} connection {generation}")
 
     def close(self, generation: int, cut: str | None) -> None:
         """End a connection; ``cut`` is the reason for the calls in flight if the hub itself ends it (LIFE-29)."""
@@ -359,7 +357,7 @@ class Leases:
         lease.cut = cut or lease.cut
         if lease.drains and lease.connection is not None:
             # In a task of its own: the slot does its effects in one step, and does not wait.
-            self._tasks.start_soon(_drain, lease, lease.connection, name=f"drain {generation}")
+            self._context.tasks.start_soon(_drain, lease, lease.connection, name=f"drain {generation}")
         else:
             lease.scope.cancel()
 
@@ -371,13 +369,13 @@ class Leases:
     def refresh(self, spec: ServerSpec, generation: int) -> None:
         """List everything again."""
         if (lease := self.by_generation.get(generation)) is not None:
-            look = partial(_refreshed, spec, lease, self._connector.policy.attempt_timeout)
-            self._tasks.start_soon(self._report, look, name="refresh")
+            look = partial(_refreshed, spec, lease, self._context.connector.policy.attempt_timeout)
+            self._context.tasks.start_soon(self._report, look, name="refresh")
 
     def check(self, generation: int) -> None:
         """Find out whether a connection still answers."""
         if (lease := self.by_generation.get(generation)) is not None:
-            self._tasks.start_soon(self._report, partial(_checked, lease), name="liveness")
+            self._context.tasks.start_soon(self._report, partial(_checked, lease), name="liveness")
 
     def adopt(self, limits: Limits) -> None:
         """Use other limits for the connections that stand."""
@@ -422,7 +420,7 @@ class Leases:
         return None
 
     async def _stand(self, spec: ServerSpec, lease: Lease) -> None:
-        generation, connector = lease.generation, self._connector
+        generation, connector = lease.generation, self._context.connector
         known = connector.cache.of(spec)
 
         def changed() -> None:
@@ -490,9 +488,9 @@ class Leases:
         self, spec: ServerSpec, lease: Lease, noticed: Callable[[str], None]
     ) -> AbstractAsyncContextManager[Connection]:
         """Dial the server again, in the legacy era alone."""
-        return self._connector.dialer_for(self._context.authorize).connect(
+        return self._context.connector.dialer_for(self._context.authorize).connect(
             replace(spec, era="legacy"),
-            within=self._connector.policy.attempt_timeout,
+            within=self._context.connector.policy.attempt_timeout,
             start_within=spec.start_timeout,
             redactor=lease.redactor,
             hooks=DialHooks(on_notice=noticed, relay=self._context.relay()),
@@ -595,7 +593,10 @@ def is_shown(name: str, tools: ToolFilter) -> bool:
 def _listing(spec: ServerSpec, lease: Lease, connection: Connection, offers: Offers) -> Listing:
     items = {kind: tuple(Item(name, raw) for name, raw in offered) for kind, offered in offers.items()}
     if connection.hub is not None:  # what a hub offers of its own is for this hub
-        items = {kind: tuple(item for item in some if not _is_of_hub(item)) for kind, some in items.items()}
+        items = {
+            kind: tuple(item for item in some if not (is_own_name(item.name) or is_own_uri(item.name)))
+            for kind, some in items.items()
+        }
     tools = tuple(item for item in items.pop("tools", ()) if is_shown(item.name, spec.tools))
     failed = {
         Kind(kind): classify_evidence(masked(seen, lease.redactor), connected_before=True).reason
@@ -609,10 +610,6 @@ def _listing(spec: ServerSpec, lease: Lease, connection: Connection, offers: Off
         failed=failed,
         **items,
     )
-
-
-def _is_of_hub(item: Item) -> bool:
-    return is_own_name(item.name) or is_own_uri(item.name)
 
 
 def _never_stood(seen: Evidence) -> bool:

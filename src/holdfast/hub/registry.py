@@ -174,9 +174,16 @@ class SlotRegistry:
         self.is_closing = False
         """Whether the hub is closed, or closes now."""
         self._chance = chance
-        self._hub_tls = hub_tls
-        self._sign = sign
         self._warden = Warden()
+        self._dialer = Dialer(
+            warden=self._warden,
+            limits=config.settings.limits,
+            authorize=logins.authorize,
+            on_stderr=self.journal.stderr_line,
+            is_hub=True,
+            hub_tls=hub_tls,
+            sign=sign,
+        )
         self._outer: anyio.abc.TaskGroup | None = None
         self._applying = anyio.Lock()
         self.all_closed = anyio.Event()
@@ -277,21 +284,12 @@ class SlotRegistry:
         with anyio.CancelScope(shield=True):  # it takes a moment; a group that is half entered cannot be left
             tasks: anyio.abc.TaskGroup = await self._outer.start(_own_tasks)
         settings = self.config.settings
-        dialer = Dialer(
-            warden=self._warden,
-            limits=settings.limits,
-            authorize=self.logins.authorize,
-            on_stderr=self.journal.stderr_line,
-            is_hub=True,
-            hub_tls=self._hub_tls,
-            sign=self._sign,
-        )
         limit = DialLimit(settings.load.concurrency, tasks)
         context = self.context = SlotContext(
             settings=settings,
             clock=self.clock,
             chance=self._chance,
-            connector=Connector(dialer, limit, ServerCache(), settings.load),
+            connector=Connector(self._dialer, limit, ServerCache(), settings.load),
             tasks=tasks,
             host=self.publisher,
             approvals=self.approvals,

@@ -507,24 +507,20 @@ def read_pins(file: Path) -> PinnedTools:
     try:
         return _parsed_pins(file)
     except ValueError:
-        with locked(_lock_of(file)):
+        with locked(file.with_name(f"{file.name}.lock")):
             return _read_locked(file)
 
 
 def add_pins(file: Path, changes: PinChanges) -> bool:
     """Merge the changes of a hub into the file; False if that failed, which is logged."""
     try:
-        with locked(_lock_of(file)):
+        with locked(file.with_name(f"{file.name}.lock")):
             known = merged(_read_locked(file), changes)
             replace_file(file, json.dumps({"format": PINS_FORMAT, "seen": known.seen, "changed": known.changed}))
     except OSError as exc:
         log.warning("%s could not be written: %s", file, exc)
         return False
     return True
-
-
-def _lock_of(file: Path) -> Path:
-    return file.with_name(f"{file.name}.lock")
 
 
 def _read_locked(file: Path) -> PinnedTools:

@@ -275,7 +275,8 @@ class ToolIndex:
         for server in changed:
             source = catalog.servers[server]
             texts: dict[int, Sequence[str]] = {}
-            self._rows[server] = [self._add(rows, entry, texts) for entry in _tools(source)]
+            tools = (entry for entry in source.entries if entry.key.kind is Kind.TOOL and not source.withdrawn)
+            self._rows[server] = [self._add(rows, entry, texts) for entry in tools]
             self._words.add(_stemmed(rows, texts))
             self._indexed[server] = source  # last: if a step before it fails, the next search begins it again
 
@@ -420,11 +421,6 @@ def found_tool(entry: CatalogEntry, name: str, health: Health) -> FoundTool:
         reason="" if available else for_user(failure) if failure is not None else health.reason,
         retry_in=None if available else health.next_try,
     )
-
-
-def _tools(source: CatalogSource) -> Iterator[CatalogEntry]:
-    if not source.withdrawn:
-        yield from (entry for entry in source.entries if entry.key.kind is Kind.TOOL)
 
 
 def _storable(text: str) -> str:
