@@ -293,8 +293,8 @@ class UserCatalogs:
         same = _one_of(self._alike.get(listing.server, ()), listing)
         self._take(principal, listing, same)
         self._approvals.listings.review(listing, of_one=True)
-        changes = self.of(principal).changes(before)
-        self._tell(principal, listing.server, changes.get(listing.server, _NOTHING))
+        for server, changed in self.of(principal).changes(before).items():
+            self._tell(principal, server, changed)
 
     async def run(self) -> None:
         """Take large listings and make large catalogs, in turns and in threads, until cancelled (SEC-7)."""
@@ -384,9 +384,8 @@ class UserCatalogs:
         return made
 
     def _tell(self, principal: str, server: str, changed: ChangedKinds) -> None:
-        if changed.shown or changed.own:
-            record = _published(server, self._catalog(), changed, at=self._journal.clock.now())
-            self._journal.write(OneClientRecord(server=server, record=record, principal=principal))
+        record = _published(server, self._catalog(), changed, at=self._journal.clock.now())
+        self._journal.write(OneClientRecord(server=server, record=record, principal=principal))
 
     def __repr__(self) -> str:
         return f"<UserCatalogs of {len(self._listings)} users>"
@@ -440,7 +439,6 @@ def _one_of(alike: Sequence[Listing], listing: Listing) -> Listing | None:
     return next((one for one in alike if replace(listing, generation=one.generation) == one), None)
 
 
-_NOTHING = ChangedKinds(frozenset(), frozenset())
 _ALL_KINDS = ChangedKinds(frozenset(Kind), frozenset(Kind))
 
 

@@ -16,8 +16,8 @@ To know what it changed itself, a store keeps three pictures, because a row has 
 What must never happen:
 
 * A hub undoes what another one wrote. So listings and switches are two statements, and only the changed one is run.
-* A switch is missed. The stamps that the first poll compares with are older than the first read, and the lock
-  ``_writing`` keeps a poll from taking the rows of our own write for those of another hub.
+* A switch is missed. The first poll looks at the files in any case, and the lock ``_writing`` keeps a poll from taking
+  the rows of our own write for those of another hub.
 * A file is lost that may be good. One that does not parse is set aside and kept; one that is locked, out of reach or
   of a newer version is left alone, and the hub starts without it.
 * The tools of one server are shown for another. A row has the hash of the definition; it holds no secret.
@@ -470,10 +470,6 @@ class Pins:
                 self.seen[server] = {**ours, **texts, **approved}
         self.changed |= {server: dict(texts) for server, texts in known.changed.items() if server not in self._touched}
 
-    def stamp(self) -> FileStamp:
-        """Changes when a hub writes the file."""
-        return file_stamp(self.file) if self.file is not None else None
-
     def to_save(self) -> PinChanges:
         """Take the changes that must be written; from now on they count as written."""
         touched = {*self._touched, *(server for server, _ in self._approved)}
@@ -589,8 +585,6 @@ class StateWriter:
         self._store = store
         self._pins = pins
         self._snapshot = snapshot
-        self._read_at: tuple[FileStamp, FileStamp] = (None, None)
-        """The stamps of the store and of the approvals from before they were read."""
         self._last: HubState | None = None
         """The state of a hub that closes: its slots no longer tell who is disabled."""
         self._dirty = anyio.Event()
@@ -599,9 +593,6 @@ class StateWriter:
 
     def restore(self, config: Config) -> Catalog:
         """Read the last good catalog, for the servers whose definition is unchanged."""
-        if self._store is not None:
-            # Before the read: what another hub writes from now on is seen by the first poll.
-            self._read_at = file_stamp(self._store.file), self._pins.stamp()
         self._pins.take(self._pins.read())
         catalog = arranged(Catalog(), config)
         kept = self._store.load() if self._store is not None else {}
@@ -645,7 +636,9 @@ class StateWriter:
         """
         if self._store is None:
             return
-        switches, approvals = self._read_at
+        # Of no state: the first poll looks at both files, so that nothing is missed since they were read.
+        switches: FileStamp = None
+        approvals: FileStamp = None
         while True:
             await sleep_until_poll(POLL_SECONDS)
             async with self._writing:
