@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.auth.grant import Grant, OAuthClient
+from holdfast.auth.token_endpoint import OAuthClient
+from holdfast.auth.token_store import Grant
 
 __all__ = ["grant"]
 

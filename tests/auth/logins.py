@@ -7,9 +7,8 @@ from typing import Any
 
 import anyio
 
-from holdfast.auth.grant import Grant
 from holdfast.auth.person_login import LoginMethod, log_in
-from holdfast.auth.token_store import GrantStore, TokenStore
+from holdfast.auth.token_store import Grant, GrantStore, TokenStore
 from holdfast.config.spec import ServerSpec
 from tests.peers.browser import Browser
 

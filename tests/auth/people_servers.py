@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import httpx2
 
-from holdfast.auth.grant import Grant
-from holdfast.auth.token_store import GrantStore
+from holdfast.auth.token_store import Grant, GrantStore
 from holdfast.config.read import config_from_mapping
 from holdfast.config.spec import ServerSpec
 from tests.auth.logins import logged_in

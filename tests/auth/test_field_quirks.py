@@ -15,9 +15,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from holdfast.auth.credentials import Logins, refresh_now
 from holdfast.auth.discovery import DEVICE_GRANT, AuthorizationServer, identify, known_client
-from holdfast.auth.grant import OAuthClient
 from holdfast.auth.person_login import LoginMethod
-from holdfast.auth.token_endpoint import as_client, configured_key, new_key, public_key, signing_algorithm
+from holdfast.auth.token_endpoint import OAuthClient, as_client, configured_key, new_key, public_key, signing_algorithm
 from holdfast.auth.token_store import TokenStore
 from holdfast.config.spec import OAuthSettings
 from holdfast.errors import LoginFailed

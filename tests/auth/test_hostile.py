@@ -12,8 +12,8 @@ import pytest
 from holdfast.auth.credentials import Logins, refresh_now
 from holdfast.auth.discovery import AuthorizationServer, discover
 from holdfast.auth.flows import answer_in, authorization_request, code_in, redirect_listener
-from holdfast.auth.grant import OAuthClient, is_safe, may_lead_to
 from holdfast.auth.person_login import PendingLogin, begin_login, finish_login, log_in, log_out
+from holdfast.auth.token_endpoint import OAuthClient, is_safe, may_lead_to
 from holdfast.auth.token_store import TokenStore
 from holdfast.core.evidence import Challenge
 from holdfast.errors import LoginFailed

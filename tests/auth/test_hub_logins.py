@@ -300,7 +300,7 @@ async def test_a_keyring_that_waits_for_somebody_holds_up_no_hub_and_costs_no_lo
     TokenStore(store.folder, vault=lambda: KeyringStorage(ring)).put(kept)
     ring.unlocked.clear()
     logins = Logins(TokenStore(store.folder, vault=lambda: KeyringStorage(ring)))
-    logins.reading.seconds = 0.05
+    logins.store.patience = 0.05
     try:
         with anyio.fail_after(PATIENCE):
             async with Hub(peer.config(), logins=logins, chance=lambda: 0.0) as hub:

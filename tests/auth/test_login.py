@@ -10,9 +10,8 @@ import pytest
 
 from holdfast.auth.credentials import Logins
 from holdfast.auth.flows import redirect_listener
-from holdfast.auth.grant import GrantKey
 from holdfast.auth.person_login import LoggedOut, LoginMethod, log_in, log_out
-from holdfast.auth.token_store import TokenStore, renewing
+from holdfast.auth.token_store import GrantKey, TokenStore, renewing
 from holdfast.errors import LoginFailed
 from holdfast.hub.loader import Loader
 from tests.auth.grants import grant

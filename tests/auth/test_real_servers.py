@@ -11,9 +11,8 @@ import httpx2
 import pytest
 
 from holdfast.auth.credentials import Logins
-from holdfast.auth.grant import Grant
 from holdfast.auth.person_login import log_out
-from holdfast.auth.token_store import TokenStore
+from holdfast.auth.token_store import Grant, TokenStore
 from holdfast.config.read import config_from_mapping
 from holdfast.config.spec import Config, ServerSpec
 from holdfast.errors import CallDenied, LoginFailed

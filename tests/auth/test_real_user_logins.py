@@ -8,8 +8,8 @@ import anyio
 import pytest
 from mcp import Client
 
-from holdfast.auth.grant import Grant
 from holdfast.auth.person_login import log_out
+from holdfast.auth.token_store import Grant
 from holdfast.auth.user_tokens import UserTokens
 from holdfast.config.read import config_from_mapping
 from tests.auth.real_servers import RealServers, node, python

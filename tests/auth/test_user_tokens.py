@@ -105,9 +105,9 @@ def test_another_process_s_change_is_seen_and_no_change_costs_no_read(tmp_path: 
     here, there = _tokens(tmp_path).of("ada"), _tokens(tmp_path).of("ada")
     here.put(grant())
     assert there.grants() == (grant(),)
-    current = [there.current]
+    current = [there.is_current()]
     here.put(replace(grant(), access_token="planted-newer"))
-    current.append(there.current)
+    current.append(there.is_current())
     assert current == [True, False]
     assert there.grants()[0].access_token == "planted-newer"
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.auth.grant import Grant, OAuthClient
-from holdfast.auth.token_store import TokenStore
+from holdfast.auth.token_endpoint import OAuthClient
+from holdfast.auth.token_store import Grant, TokenStore
 from tests.auth.logins import aged, logged_in
 from tests.doctor.examination import Examination
 from tests.peers.guarded import PLANTED, guarded

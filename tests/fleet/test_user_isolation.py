@@ -33,8 +33,8 @@ import pytest
 from holdfast.access.audit_reader import AuditFilter, AuditReader
 from holdfast.access.audit_writer import AuditFiles, AuditTrail
 from holdfast.auth.credentials import Renewer
-from holdfast.auth.grant import GrantKey
 from holdfast.auth.person_login import log_out
+from holdfast.auth.token_store import GrantKey
 from holdfast.config.read import config_from_mapping
 from holdfast.control.server.metrics import Metrics
 from holdfast.errors import ServerFailure

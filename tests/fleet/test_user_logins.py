@@ -16,8 +16,8 @@ import pytest
 
 from holdfast.auth import StoreUnusable
 from holdfast.auth.credentials import Renewer
-from holdfast.auth.grant import Grant
 from holdfast.auth.person_login import log_out
+from holdfast.auth.token_store import Grant
 from holdfast.config.read import config_from_mapping
 from holdfast.errors import ServerFailure, UsageError
 from holdfast.fleet import (

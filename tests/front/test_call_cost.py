@@ -18,7 +18,6 @@ import httpx2
 import pytest
 
 import holdfast
-from holdfast.auth import token_store
 from holdfast.core import CatalogEntry
 from holdfast.endpoint import own_answers
 from holdfast.endpoint.view import View
@@ -151,8 +150,7 @@ async def _cost_of(
 ) -> Cost:
     cost = Cost()
     with monkeypatch.context() as patched, cost.counted(patched, lines=lines):
-        patched.setattr(token_store, "LOOK_SECONDS", math.inf)  # a new login is looked for as time passes
-        patched.setattr(connection, "SUSPECT_SECONDS", math.inf)  # and so is the end of an idle connection
+        patched.setattr(connection, "SUSPECT_SECONDS", math.inf)  # the end of an idle connection is looked for in time
         for _ in range(calls):
             await settled()
             cost.steps = Counter()

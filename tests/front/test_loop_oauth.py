@@ -17,9 +17,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from holdfast.access.jwt import JwtVerifier
 from holdfast.auth.flows import DeviceCode
-from holdfast.auth.grant import OAuthClient
 from holdfast.auth.person_login import log_in
-from holdfast.auth.token_endpoint import NoTokenAnswer, TokenRefused, issued, post_form
+from holdfast.auth.token_endpoint import NoTokenAnswer, OAuthClient, TokenRefused, issued, post_form
 from holdfast.auth.token_store import TokenStore
 from holdfast.config.spec import ServerSpec
 from holdfast.errors import LoginFailed

@@ -21,13 +21,6 @@ if TYPE_CHECKING:
         known_client as known_client,
     )
     from holdfast.auth.flows import DeviceCode as DeviceCode
-    from holdfast.auth.grant import (
-        Grant as Grant,
-        GrantKey as GrantKey,
-        canonical as canonical,
-        read_entry as read_entry,
-        write_entry as write_entry,
-    )
     from holdfast.auth.person_login import (
         LoggedOut as LoggedOut,
         LoginMethod as LoginMethod,
@@ -46,10 +39,15 @@ if TYPE_CHECKING:
         PendingSignIn as PendingSignIn,
         SignInClient as SignInClient,
     )
+    from holdfast.auth.token_endpoint import canonical as canonical
     from holdfast.auth.token_store import (
+        Grant as Grant,
+        GrantKey as GrantKey,
         GrantStore as GrantStore,
         StoreUnusable as StoreUnusable,
         TokenStore as TokenStore,
+        read_entry as read_entry,
+        write_entry as write_entry,
     )
     from holdfast.auth.user_credentials import (
         Ladders as Ladders,

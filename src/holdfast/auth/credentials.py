@@ -27,9 +27,8 @@ from typing import Literal, NamedTuple, TypeAlias
 import anyio
 import anyio.to_thread
 
-from holdfast.auth.grant import Grant, GrantKey, Source, canonical
-from holdfast.auth.token_endpoint import IssuedTokens, NoTokenAnswer, TokenRefused, issued, post_form
-from holdfast.auth.token_store import GrantStore, StoreReader, StoreUnusable, TokenStore
+from holdfast.auth.token_endpoint import IssuedTokens, NoTokenAnswer, TokenRefused, canonical, issued, post_form
+from holdfast.auth.token_store import Grant, GrantKey, GrantStore, Source, StoreUnusable, TokenStore
 from holdfast.config import ServerSpec
 from holdfast.core import Login, LoginState, TokenNotRenewed, command_line, delay
 from holdfast.errors import ServerFailure
@@ -192,7 +191,6 @@ class Logins:
         self.store: GrantStore = store if store is not None else TokenStore()
         self._command = command or login_command
         self.renewer = Renewer(self.store, now=now)
-        self.reading = self.renewer.reading
 
     def authorize(self, spec: ServerSpec) -> Bearer | None:
         """The authorizer of a server; None where its definition has credentials of its own or takes no login."""
@@ -211,9 +209,7 @@ class Bearer:
 
     async def token(self) -> str | None:
         """The access token for the next request, renewed if it expires soon."""
-        grant = self._renewer.reading.grant_of(self._server)
-        if grant == "unknown":
-            grant = await self._grant()
+        grant = await self._grant()
         if grant is None:
             return None
         # A token that lives for less than EARLY is used until its end: it is not renewed for each request.
@@ -241,12 +237,11 @@ class Bearer:
 
     async def is_there(self) -> bool:
         """Whether there is a login, accepted or not."""
-        grant = self._renewer.reading.grant_of(self._server)
-        return (await self._grant() if grant == "unknown" else grant) is not None
+        return await self._grant() is not None
 
     async def _grant(self) -> Grant | None:
         await self._renewer.up_to_date()
-        return next((grant for grant in self._renewer.store.known if self._server in grant.servers), None)
+        return self._renewer.store.known_of(self._server)
 
     async def _renewed_early(self, grant: Grant) -> Grant:
         """A new token; the old one if it has not expired yet, or if only a new login can replace it."""
@@ -268,7 +263,7 @@ class Bearer:
         return token == given and self._renewer.now() < at + SETTLED
 
     def _state(self) -> LoginState:
-        grant = next((grant for grant in self._renewer.store.known if self._server in grant.servers), None)
+        grant = self._renewer.store.known_of(self._server)
         if grant is None:
             return LoginState.NONE
         if grant.refused:
@@ -363,7 +358,6 @@ class Renewer:
         request: Callable[..., Awaitable[IssuedTokens]] = request_renewal,
     ) -> None:
         self.store = store
-        self.reading = StoreReader(store)
         self.now = now
         self._request = request
         self._turns: dict[GrantKey, anyio.Lock] = {}
@@ -375,7 +369,7 @@ class Renewer:
 
         Raises ``ServerFailure`` with ``TokenNotRenewed`` if the store does not answer.
         """
-        if not await self.reading.up_to_date():
+        if not await self.store.up_to_date():
             raise ServerFailure(
                 TokenNotRenewed(reason="the token store does not answer: its keyring may wait to be unlocked")
             )

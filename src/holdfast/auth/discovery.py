@@ -24,19 +24,24 @@ from mcp.client.auth.utils import (
 )
 
 from holdfast._version import __version__
-from holdfast.auth.grant import Grant, OAuthClient, canonical, covers, may_lead_to, origin
 from holdfast.auth.token_endpoint import (
     ANSWER_SECONDS,
     METHODS,
     UNKNOWN_CLIENT,
     WITH_SECRET,
+    OAuthClient,
+    canonical,
     configured_key,
+    covers,
     document,
+    may_lead_to,
     new_key,
+    origin,
     public_key,
     seconds_in,
     signing_algorithm,
 )
+from holdfast.auth.token_store import Grant
 from holdfast.config import OAuthSettings, ServerSpec
 from holdfast.core import Challenge, classify_evidence, is_loopback, quoted, quoted_name, scopes_in
 from holdfast.errors import LoginFailed, ServerFailure

@@ -20,12 +20,13 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from mcp.client.auth import PKCEParameters
 
 from holdfast.auth.discovery import DEVICE_GRANT, AuthorizationServer
-from holdfast.auth.grant import OAuthClient, may_lead_to
 from holdfast.auth.token_endpoint import (
     IssuedTokens,
     NoTokenAnswer,
+    OAuthClient,
     TokenRefused,
     issued,
+    may_lead_to,
     post_as_accepted,
     post_form,
     seconds_in,

@@ -32,18 +32,21 @@ from holdfast.auth.flows import (
     redirect_listener,
     wait_for_tokens,
 )
-from holdfast.auth.grant import Grant, GrantKey, OAuthClient, canonical, covers, is_safe
 from holdfast.auth.token_endpoint import (
     UNKNOWN_CLIENT,
     IssuedTokens,
     NoTokenAnswer,
+    OAuthClient,
     TokenRefused,
+    canonical,
+    covers,
+    is_safe,
     issued,
     post_as_accepted,
     post_form,
     revoke,
 )
-from holdfast.auth.token_store import GrantStore
+from holdfast.auth.token_store import Grant, GrantKey, GrantStore
 from holdfast.config import Limits, ServerSpec
 from holdfast.core import (
     Challenge,

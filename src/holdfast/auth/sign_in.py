@@ -25,15 +25,17 @@ import anyio.to_thread
 from holdfast.auth.credentials import EARLY, Renewer
 from holdfast.auth.discovery import AuthorizationServer, document_at, server_in
 from holdfast.auth.flows import authorization_request, code_in
-from holdfast.auth.grant import Grant, GrantKey, OAuthClient, is_safe
 from holdfast.auth.person_login import audience_of, unverified_claims
 from holdfast.auth.token_endpoint import (
     UNUSABLE_ID_TOKEN,
     IssuedTokens,
     NoTokenAnswer,
+    OAuthClient,
     TokenRefused,
+    is_safe,
     post_as_accepted,
 )
+from holdfast.auth.token_store import Grant, GrantKey
 from holdfast.auth.user_tokens import UserTokenStore
 from holdfast.errors import LoginFailed
 

@@ -1,4 +1,6 @@
-"""The token endpoint: requests, client authentication, and the meaning of its answers.
+"""The token endpoint: where credentials may go, requests, client authentication, and the meaning of the answers.
+
+URLs come first: their canonical form, which servers a token covers, and which addresses are safe for credentials.
 
 Client authentication is how Holdfast proves at an authorization server which client it is.
 
@@ -23,17 +25,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode
+from typing import Any, Literal
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from pydantic_core import from_json
 
-from holdfast.auth.grant import OAuthClient, is_safe
-from holdfast.config import is_key_text
-from holdfast.core import Redactor, classify_evidence, quoted, quoted_name, scopes_in
+from holdfast.config import ServerSpec, is_key_text
+from holdfast.core import Redactor, classify_evidence, is_loopback, quoted, quoted_name, scopes_in
 from holdfast.errors import LoginFailed, ServerFailure
 from holdfast.keys import as_text
 from holdfast.wire import HttpAnswer, exchange
@@ -46,12 +47,18 @@ __all__ = [
     "WITH_SECRET",
     "IssuedTokens",
     "NoTokenAnswer",
+    "OAuthClient",
     "TokenRefused",
     "as_client",
+    "canonical",
     "configured_key",
+    "covers",
     "document",
+    "is_safe",
     "issued",
+    "may_lead_to",
     "new_key",
+    "origin",
     "post_as_accepted",
     "post_form",
     "public_key",
@@ -60,6 +67,93 @@ __all__ = [
     "signing_algorithm",
     "variants",
 ]
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def canonical(url: str) -> str:
+    """A server's address as a resource identifier: no user info, no fragment, host in lower case, no default port."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme.lower(), _netloc(url), parts.path, parts.query, ""))
+
+
+def origin(url: str) -> str:
+    """The scheme, host and port of an address."""
+    return f"{urlsplit(url).scheme.lower()}://{_netloc(url)}"
+
+
+def covers(resource: str, server: str) -> bool:
+    """Whether a resource is the server or a parent of it: the same origin, and a prefix of its path."""
+    try:
+        if origin(resource) != origin(server):
+            return False
+    except ValueError:  # the server's metadata contains no valid address
+        return False
+    parent, child = (f"{urlsplit(url).path.rstrip('/')}/" for url in (resource, server))
+    return child.startswith(parent)
+
+
+def is_safe(url: str, *, allow_plain_http: bool = False) -> bool:
+    """Whether credentials may be sent there: over TLS, or within this machine."""
+    if "\\" in url:
+        return False  # a browser takes it for a slash, and so another host than this program
+    try:
+        parts, _ = urlsplit(url), origin(url)
+    except ValueError:
+        return False
+    if parts.scheme == "https":
+        return bool(parts.hostname)
+    return parts.scheme == "http" and bool(parts.hostname) and (allow_plain_http or is_loopback(parts.hostname or ""))
+
+
+def may_lead_to(url: str, spec: ServerSpec) -> bool:
+    """Whether a login to a server may use an address that the server or its metadata names.
+
+    A remote server may not point it at a service of this machine over plain http. Only a server on this machine may,
+    or the definition, by the same address or by ``allowPlainHttp``.
+    """
+    if not is_safe(url, allow_plain_http=spec.allow_plain_http):
+        return False
+    if urlsplit(url).scheme == "https" or spec.allow_plain_http or is_loopback(urlsplit(spec.url).hostname or ""):
+        return True
+    oauth = spec.oauth
+    named = (oauth.issuer, oauth.authorization_url, oauth.token_url, oauth.device_authorization_url)
+    return origin(url) in [origin(one) for one in named if one]
+
+
+def _netloc(url: str) -> str:
+    parts = urlsplit(url)
+    host = (parts.hostname or "").lower()
+    host = f"[{host}]" if ":" in host else host
+    port = parts.port
+    return host if port in (None, _DEFAULT_PORTS.get(parts.scheme.lower())) else f"{host}:{port}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OAuthClient:
+    """Holdfast's client registration at an authorization server."""
+
+    id: str
+    secret: str | None = field(default=None, repr=False)
+    key: str | None = field(default=None, repr=False)
+    """Its private key, as PEM or as a JWK."""
+    method: str = "none"
+    """How it authenticates at the token endpoint: one of ``METHODS``."""
+    reads_plain: bool = False
+    """Whether the server reads the id and the secret in HTTP Basic as they are, without decoding them."""
+    audience: str = ""
+    """Whom a signed assertion is for: the issuer, or the token endpoint where the server demands that."""
+    algorithm: str = ""
+    """How an assertion is signed."""
+    origin: Literal["configured", "document", "registered"] = "registered"
+    redirect_uri: str = ""
+    """Its registered redirect URI."""
+    scope: str | None = None
+    """The scope that it was registered for; empty for a registration that names none, None where that is not known.
+    Some servers grant it no other."""
+    expires_at: float | None = None
+    """When its registration ends, in seconds since 1970."""
+
 
 ANSWER_SECONDS = 10.0
 """How long an authorization server may take to answer."""

@@ -1,13 +1,15 @@
 """The token store: one small file for all grants, shared by every process of a user.
 
+A grant is the result of a login. It is plain, frozen data, and no ``repr`` shows a token or a client's secret. An entry
+is a grant in the file, with or without its secrets.
+
 Theory of operation. Hubs, ``login`` and ``doctor`` of one user share one file, and each call of a server with a login
 asks for its token. So reading must cost nothing and writing must be safe between processes:
 
-* ``current`` says whether the file has changed, at the cost of one ``stat``. Only then it is read, in a thread
-  (``StoreReader``), and the grants stay in memory (``known``). A login that another process made is seen
-  within ``LOOK_SECONDS``.
-* A change reads the file again under a lock (``_StoreFile.changing``), so that two processes lose nothing of each
-  other, and replaces it atomically. A crash leaves the old file.
+* ``is_current`` says whether the file has changed, at the cost of one ``stat`` (3 microseconds). Only then it is read,
+  in a thread (``up_to_date``), and the grants stay in memory (``known``).
+* A change reads the file again under a lock (``changing``), so that two processes lose nothing of each other, and
+  replaces it atomically. A crash leaves the old file.
 * Where there is a keyring, the secrets are there and not in the file; ``HOLDFAST_TOKEN_STORE=file`` turns that off. The
   file then names the grant, and the keyring has one entry for it. A keyring may be locked and wait for a person who is
   not there: reads have a time limit and are repeated after ``PAUSE``. Writes have none, because a renewed token must be
@@ -26,22 +28,23 @@ import json
 import logging
 import math
 import os
-import stat
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import replace
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import anyio
 import anyio.to_thread
 
-from holdfast.auth.grant import Grant, GrantKey, put_among, read_entry, secrets_of, with_secrets, write_entry
+from holdfast.auth.token_endpoint import OAuthClient
 from holdfast.config import state_folder
 from holdfast.errors import HoldfastError
-from holdfast.files import FileLock, locked, private_folder, replace_file, set_aside
+from holdfast.files import FileLock, FileStamp, file_stamp, locked, private_folder, replace_file, set_aside
 
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend
@@ -49,19 +52,136 @@ if TYPE_CHECKING:
 __all__ = [
     "CHOICE",
     "SERVICE",
+    "Grant",
+    "GrantKey",
     "GrantStore",
     "KeyringStorage",
     "SecretStorageClosed",
-    "Stamp",
-    "StoreReader",
+    "Source",
     "StoreUnusable",
     "TokenStore",
     "find_keyring",
     "find_secret_storage",
+    "put_among",
+    "read_entry",
     "renewing",
+    "write_entry",
 ]
 
 log = logging.getLogger("holdfast.auth")
+
+# A grant: the result of a login, of one authorization server, for one resource, to one client.
+
+Source: TypeAlias = Literal["keyring", "file"]
+"""Where a grant's secrets are kept."""
+
+
+class GrantKey(NamedTuple):
+    """Identifies a grant: a token of one issuer is never sent to another, nor to another resource."""
+
+    issuer: str
+    resource: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grant:
+    """One login, as of its latest renewal."""
+
+    issuer: str
+    resource: str
+    servers: tuple[str, ...]
+    """The server addresses of this login: its token is sent to these and to no other."""
+    client: OAuthClient
+    token_endpoint: str
+    revocation_endpoint: str = ""
+    indicator: str | None = None
+    """The ``resource`` that its requests name: None for its resource, empty for none."""
+    access_token: str = field(repr=False)
+    refresh_token: str | None = field(default=None, repr=False)
+    scope: str = ""
+    expires_at: float | None = None
+    """When the access token ends, in seconds since 1970; None where the authorization server did not say."""
+    login: str
+    """Identifies the login; a renewal keeps it."""
+    refused: str = ""
+    """Why the authorization server no longer renews it; empty while it does."""
+    ends_at: float | None = None
+    """When the hub itself ends it, in seconds since 1970; None for a login that ends by a logout alone."""
+    source: Source = "file"
+
+    @property
+    def key(self) -> GrantKey:
+        """Its key in the store."""
+        return GrantKey(self.issuer, self.resource)
+
+    @property
+    def named_resource(self) -> str:
+        """The ``resource`` parameter of a renewal; empty for none."""
+        return self.resource if self.indicator is None else self.indicator
+
+    @property
+    def refreshable(self) -> bool:
+        """Whether a renewal can succeed."""
+        return bool(self.refresh_token) and not self.refused
+
+    def expired(self, now: float) -> bool:
+        """Whether the access token has expired by this machine's clock."""
+        return self.expires_at is not None and now >= self.expires_at
+
+
+def put_among(grants: dict[GrantKey, Grant], grant: Grant) -> Grant:
+    """Keep a grant in place of the one with its key; returns it with its addresses, those of the one before among them.
+
+    An address belongs to one grant: a new login at another issuer takes it from the old one. A renewal of the old login
+    may be under way then. What it brings takes no address back.
+    """
+    before = grants.pop(grant.key, None)
+    known = {*before.servers} if before is not None else set[str]()
+    is_renewal = before is not None and before.login == grant.login
+    servers = known if is_renewal else {*grant.servers} | known
+    for key, other in grants.items():
+        grants[key] = replace(other, servers=tuple(one for one in other.servers if one not in servers))
+    kept = grants[grant.key] = replace(grant, servers=tuple(sorted(servers)))
+    return kept
+
+
+SECRETS = ("access_token", "refresh_token")
+
+
+def read_entry(entry: Mapping[str, Any]) -> Grant:
+    """The grant; its tokens are empty where the keyring has them. Raises for an entry that is no grant."""
+    client = OAuthClient(**entry["client"])
+    return Grant(**{"access_token": "", **entry, "servers": tuple(entry["servers"]), "client": client})
+
+
+def write_entry(grant: Grant) -> dict[str, Any]:
+    """All of a grant, or all but its secrets where the keyring has those."""
+    entry = asdict(grant)
+    if grant.source == "keyring":
+        for name in SECRETS:
+            del entry[name]
+        entry["client"]["secret"] = entry["client"]["key"] = None
+    return entry
+
+
+def secrets_of(grant: Grant) -> dict[str, str]:
+    """The secrets of a grant, for the keyring."""
+    pairs = {name: getattr(grant, name) for name in SECRETS}
+    pairs |= {"client_secret": grant.client.secret, "client_key": grant.client.key}
+    return {name: value for name, value in pairs.items() if value}
+
+
+def with_secrets(grant: Grant, secrets: Mapping[str, str]) -> Grant:
+    """A grant with its secrets put back."""
+    return replace(
+        grant,
+        access_token=secrets.get("access_token", ""),
+        refresh_token=secrets.get("refresh_token"),
+        client=replace(grant.client, secret=secrets.get("client_secret"), key=secrets.get("client_key")),
+    )
+
+
+# The keyring.
 
 CHOICE = "HOLDFAST_TOKEN_STORE"
 """The variable that selects where tokens are kept: ``file`` or ``keyring``; by default the keyring if there is one."""
@@ -131,6 +251,8 @@ def _entry(key: GrantKey) -> str:
     return f"{key.issuer} {key.resource}"
 
 
+# The store.
+
 VERSION = 1
 
 LOCK = "auth.lock"
@@ -138,8 +260,6 @@ LOCK = "auth.lock"
 
 Entries: TypeAlias = dict[GrantKey, Grant]
 """The grants as the file has them: without the secrets that the keyring has."""
-Stamp: TypeAlias = tuple[int, ...] | None
-"""Identifies a version of the file; None without a file."""
 
 PAUSE = 5.0
 """Seconds before a failed read is repeated: a locked keyring is not asked at every look."""
@@ -147,37 +267,93 @@ PAUSE = 5.0
 READER_SECONDS = 5.0
 """How long a reader waits for another one: a reader that waits for the keyring must not build up a queue."""
 
+READ_SECONDS = 5.0
+"""How long a task waits for a read: an unlocked keyring answers in milliseconds."""
+
 
 class StoreUnusable(HoldfastError):
     """The store cannot be written; it has not changed."""
 
 
-class _Read(NamedTuple):
-    """What was read, and how long it is valid."""
+class _LastRead(NamedTuple):
+    """The version of the last read, and how long it is valid."""
 
-    stamp: Stamp = None
-    grants: tuple[Grant, ...] = ()
+    stamp: object = None
     until: float = math.inf
-    """When to read again though the file has not changed; never after a complete read."""
+    """When to read again though the store has not changed; never after a complete read."""
 
 
-class GrantStore(Protocol):
-    """The grants of one person, or of the hub itself. All methods but ``renewing`` block."""
+class GrantStore(ABC):
+    """The grants of one person, or of the hub itself, and what was read of them last.
+
+    A store says how it is read and changed; when it is read is the same for all. All methods but ``up_to_date`` and
+    ``renewing`` block: call them in a thread where that matters.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.known: tuple[Grant, ...] = ()
+        """The grants of the last read, without a look at the store."""
+        self._last = _LastRead()
+        self._reading = threading.Lock()
+        self._turn = anyio.CapacityLimiter(1)
+        self.patience = READ_SECONDS
+        """How many seconds a task waits for a read."""
 
     @property
+    @abstractmethod
     def place(self) -> str:
         """Where they are kept, for people."""
 
-    @property
-    def current(self) -> bool:
-        """Whether the last read is up to date. It costs little."""
+    @abstractmethod
+    def stamp(self) -> object:
+        """Changes when the grants do. Each call of a server asks for it: it costs little and never waits."""
 
-    @property
-    def known(self) -> tuple[Grant, ...]:
-        """The grants of the last read."""
+    @abstractmethod
+    def read(self) -> tuple[tuple[Grant, ...], bool]:
+        """All grants that can be read now, and whether nothing was in the way of a complete read."""
+
+    @abstractmethod
+    def changing(self) -> AbstractContextManager[dict[GrantKey, Grant]]:
+        """Change the grants: all of it, or nothing. Raises ``StoreUnusable``."""
+
+    @abstractmethod
+    def renewing(self, key: GrantKey) -> AbstractAsyncContextManager[None]:
+        """Hold the lease of one grant: one process asks the authorization server, the others find the result."""
+
+    def is_current(self) -> bool:
+        """Whether the last read is up to date. It costs little."""
+        return self._last.stamp == self.stamp() and self._clock() < self._last.until
+
+    def known_of(self, server: str) -> Grant | None:
+        """The grant of the login to this address, as of the last read."""
+        return next((grant for grant in self.known if server in grant.servers), None)
+
+    async def up_to_date(self, *, within: float | None = None) -> bool:
+        """Read the grants if they changed; False if that could not be done in time."""
+        if self.is_current():
+            return True  # on the path of every call: a look at the stamp, and no more
+        with anyio.move_on_after(within if within is not None else self.patience):
+            while not self.is_current():
+                # A limiter of its own: a keyring that waits for a person holds one thread, not those of the program.
+                await anyio.to_thread.run_sync(self.grants, abandon_on_cancel=True, limiter=self._turn)
+            return True
+        return False
 
     def grants(self) -> tuple[Grant, ...]:
         """All grants; reads them again if they changed."""
+        if not self.is_current() and self._reading.acquire(timeout=READER_SECONDS):
+            try:
+                # One reader at a time: a slow one could otherwise replace newer content with older.
+                if not self.is_current():
+                    # The stamp before the content: a write in between makes this read out of date, and it is repeated.
+                    stamp = self.stamp()
+                    # The grants before the stamp: else another thread could take the old ones for up to date.
+                    self.known, is_complete = self.read()
+                    self._last = _LastRead(stamp, math.inf if is_complete else self._clock() + PAUSE)
+            finally:
+                self._reading.release()
+        return self.known
 
     def get(self, key: GrantKey) -> Grant | None:
         """One grant."""
@@ -185,20 +361,31 @@ class GrantStore(Protocol):
 
     def of(self, server: str) -> Grant | None:
         """The grant of the login to this address."""
-        return next((grant for grant in self.grants() if server in grant.servers), None)
+        self.grants()
+        return self.known_of(server)
 
     def put(self, grant: Grant) -> Grant:
         """Keep a grant in place of the one with its key; an address belongs to one grant only."""
+        placed = self._placed(grant)
+        with self.changing() as grants:
+            kept = put_among(grants, placed)
+        self.grants()
+        return kept
 
-    def remove(self, key: GrantKey) -> bool:
-        """Forget a grant; False if there was none."""
+    def remove(self, key: GrantKey) -> Grant | None:
+        """Forget a grant; returns it, or None if there was none."""
+        with self.changing() as grants:
+            gone = grants.pop(key, None)
+        self.grants()
+        return gone
 
-    def renewing(self, key: GrantKey) -> AbstractAsyncContextManager[None]:
-        """Hold the lease of one grant: one process asks the authorization server, the others find the result."""
+    def _placed(self, grant: Grant) -> Grant:
+        """The grant as it is kept, when its secrets are where they belong."""
+        return replace(grant, source="file")
 
 
 class TokenStore(GrantStore):
-    """The grants of one user. Its methods block: call them in a thread where that matters."""
+    """The grants of one user of this machine: one file, and the keyring where there is one."""
 
     def __init__(
         self,
@@ -207,153 +394,69 @@ class TokenStore(GrantStore):
         vault: Callable[[], KeyringStorage | None] = find_secret_storage,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(clock=clock)
         self.folder = folder or state_folder(os.environ)
-        self._file = _StoreFile(self.folder)
-        self.file = self._file.path
+        self.file = self.folder / "auth.json"
+        self._lock = self.folder / LOCK
         self._find_vault = vault
-        self._vaults: list[KeyringStorage | None] = []
-        self._clock = clock
-        self._read = _Read()
-        self._reading = threading.Lock()
 
     @property
     def place(self) -> str:
         """The path of the file."""
         return str(self.file)
 
-    @property
-    def current(self) -> bool:
-        """Whether the last read is up to date, as far as the keyring allows."""
-        return self._read.stamp == self._file.stamp() and self._clock() < self._read.until
+    def stamp(self) -> FileStamp:
+        """Changes when the file does; None if there is none."""
+        return file_stamp(self.file)
 
-    @property
-    def known(self) -> tuple[Grant, ...]:
-        """The grants of the last read, without a look at the file."""
-        return self._read.grants
-
-    @property
-    def exposed(self) -> bool:
-        """Whether other users may read the file, which Holdfast never allows."""
-        return self._file.exposed
-
-    def damage(self) -> str:
-        """Why the file cannot be read as a token store; empty if it can. The file stays where it is."""
-        return self._file.damage()
-
-    def grants(self) -> tuple[Grant, ...]:
-        """All grants; reads the file again if it changed. A grant without its secrets is left out."""
-        if not self.current and self._reading.acquire(timeout=READER_SECONDS):
+    def read(self) -> tuple[tuple[Grant, ...], bool]:
+        """All grants. One whose secrets the keyring does not give is left out."""
+        entries, is_complete = self._entries()
+        found: list[Grant] = []
+        for key, grant in entries.items():
+            if grant.source == "file":
+                found.append(grant)
+                continue
             try:
-                # One reader at a time: a slow one could otherwise replace newer content with older.
-                if not self.current:
-                    # The stamp before the content: a write in between makes this read out of date, and it is repeated.
-                    stamp, self._file.missed = self._file.stamp(), False
-                    found = tuple(_with_secrets(self._file.entries(), self._from_vault))
-                    until = self._clock() + PAUSE if self._file.missed else math.inf
-                    self._read = _Read(stamp, found, until)
-            finally:
-                self._reading.release()
-        return self._read.grants
+                secrets = self._vault.read(key) if self._vault is not None else None
+            except SecretStorageClosed as exc:
+                is_complete = False
+                told = self._last.until < math.inf  # it was logged a moment ago
+                level = logging.DEBUG if told else logging.WARNING
+                log.log(level, "the keyring did not return the tokens of %s (%s)", key.resource, exc)
+                continue
+            if secrets is None:
+                log.warning("the keyring has no tokens of %s any more", key.resource)
+            else:
+                found.append(with_secrets(grant, secrets))
+        return tuple(found), is_complete
 
-    def put(self, grant: Grant) -> Grant:
-        """Keep a grant in place of the one with its key; an address belongs to one grant only."""
-        # The keyring before the file: a file that names the keyring and finds nothing there would be a lost login.
-        placed = self._placed(grant)
-        with self._file.changing() as entries:
-            kept = put_among(entries, placed)
-        self.grants()
-        return kept
+    @contextmanager
+    def changing(self) -> Iterator[Entries]:
+        """Change the file under the lock: it is read first, and written when the block ends."""
+        try:
+            with locked(self._lock):
+                entries = self._parsed_or_set_aside()
+                yield entries
+                document = {"version": VERSION, "grants": [write_entry(grant) for grant in entries.values()]}
+                replace_file(self.file, json.dumps(document, indent=1))
+        except (OSError, _NewerFormat) as exc:
+            raise StoreUnusable(
+                f"the token store {self.file} cannot be written: {getattr(exc, 'strerror', None) or exc}",
+                hint="correct the owner and mode of its folder, or set XDG_STATE_HOME to another one",
+            ) from exc
 
-    def remove(self, key: GrantKey) -> bool:
-        """Forget a grant; False if there was none."""
-        with self._file.changing() as entries:
-            gone = entries.pop(key, None)
-        if gone is not None and gone.source == "keyring" and (vault := self._vault) is not None:
+    def remove(self, key: GrantKey) -> Grant | None:
+        """Forget a grant; returns it, or None if there was none."""
+        gone = super().remove(key)
+        if gone is not None and gone.source == "keyring" and self._vault is not None:
             # After the file: tokens that no entry names are of no use to anyone, an entry without tokens is an error.
-            vault.remove(key)
-        self.grants()
-        return gone is not None
+            self._vault.remove(key)
+        return gone
 
     def renewing(self, key: GrantKey) -> AbstractAsyncContextManager[None]:
-        """Hold the lease of one grant."""
+        """Hold the lock of one grant; the kernel takes it from a process that ends."""
         return renewing(self.folder, key)
-
-    @property
-    def _vault(self) -> KeyringStorage | None:
-        """The keyring, found at the first use, since that takes a while."""
-        if not self._vaults:
-            self._vaults.append(self._find_vault())
-        return self._vaults[0]
-
-    def _from_vault(self, key: GrantKey) -> Mapping[str, str] | None:
-        try:
-            found = self._vault.read(key) if self._vault is not None else None
-        except SecretStorageClosed as exc:
-            self._file.missed = True
-            told = self._read.until < math.inf  # it was logged a moment ago
-            log.log(
-                logging.DEBUG if told else logging.WARNING,
-                "the keyring did not return the tokens of %s (%s)",
-                key.resource,
-                exc,
-            )
-            return None
-        if found is None:
-            log.warning("the keyring has no tokens of %s any more", key.resource)
-        return found
-
-    def _placed(self, grant: Grant) -> Grant:
-        """Put the secrets into the keyring, or keep them in the file if there is none; the grant says which."""
-        if self._vault is None:
-            return replace(grant, source="file")
-        try:
-            self._vault.write(grant.key, secrets_of(grant))
-        except SecretStorageClosed as exc:
-            log.warning("the keyring did not accept the tokens (%s): they are kept in %s", exc, self.file)
-            return replace(grant, source="file")
-        return replace(grant, source="keyring")
-
-    def __repr__(self) -> str:
-        return f"<TokenStore {self.file}>"
-
-
-def _with_secrets(entries: Entries, from_vault: Callable[[GrantKey], Mapping[str, str] | None]) -> Iterator[Grant]:
-    """The grants; one whose secrets the keyring does not give is left out."""
-    for key, grant in entries.items():
-        if grant.source == "file":
-            yield grant
-        elif (secrets := from_vault(key)) is not None:
-            yield with_secrets(grant, secrets)
-
-
-class _StoreFile:
-    """The file of the store: read, changed under a lock, and set aside where it is damaged."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "auth.json"
-        self._lock = folder / LOCK
-        self._text = str(self.path)
-        self.missed = False
-        """Whether the last read failed by no fault of the content: it is repeated soon."""
-
-    def __repr__(self) -> str:
-        return f"<_StoreFile {self.path}>"
-
-    def stamp(self) -> Stamp:
-        """Changes when the file does; None if there is none."""
-        try:
-            found = os.stat(self._text)  # noqa: PTH116 - it is asked for every call, and a Path costs as much again
-        except OSError:
-            return None
-        return (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
-
-    @property
-    def exposed(self) -> bool:
-        """Whether other users may read the file, which Holdfast never allows."""
-        try:
-            return bool(self.path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))
-        except OSError:
-            return False
 
     def damage(self) -> str:
         """Why the file cannot be read as a token store; empty if it can. The file stays where it is."""
@@ -365,35 +468,41 @@ class _StoreFile:
             return type(exc).__name__
         return ""
 
-    def entries(self) -> Entries:
-        """The entries of the file; none, if it cannot be read."""
-        try:
-            return self._parsed()
-        except (OSError, _NewerFormat) as exc:
-            self.missed = isinstance(exc, OSError)
-            log.warning("the token store %s cannot be read: %s", self.path, exc)
-        except _CORRUPT:
-            self._set_aside()
-        return {}
+    @cached_property
+    def _vault(self) -> KeyringStorage | None:
+        """The keyring, found at the first use, since that takes a while."""
+        return self._find_vault()
 
-    @contextmanager
-    def changing(self) -> Iterator[Entries]:
-        """Change the file under the lock: it is read first, and written when the block ends."""
+    def _placed(self, grant: Grant) -> Grant:
+        """Put the secrets into the keyring, or keep them in the file if there is none; the grant says which.
+
+        The keyring comes before the file: a file that names the keyring and finds nothing there would be a lost login.
+        """
+        if self._vault is None:
+            return replace(grant, source="file")
         try:
-            with locked(self._lock):
-                entries = self._parsed_or_set_aside()
-                yield entries
-                document = {"version": VERSION, "grants": [write_entry(grant) for grant in entries.values()]}
-                replace_file(self.path, json.dumps(document, indent=1))
+            self._vault.write(grant.key, secrets_of(grant))
+        except SecretStorageClosed as exc:
+            log.warning("the keyring did not accept the tokens (%s): they are kept in %s", exc, self.file)
+            return replace(grant, source="file")
+        return replace(grant, source="keyring")
+
+    def _entries(self) -> tuple[Entries, bool]:
+        """The entries of the file, none if it cannot be read; and whether another read could find more of them."""
+        try:
+            try:
+                return self._parsed(), True
+            except _CORRUPT:
+                # Under the lock, and only if it is still damaged: another process may have replaced it.
+                with locked(self._lock):
+                    return self._parsed_or_set_aside(), True
         except (OSError, _NewerFormat) as exc:
-            raise StoreUnusable(
-                f"the token store {self.path} cannot be written: {getattr(exc, 'strerror', None) or exc}",
-                hint="correct the owner and mode of its folder, or set XDG_STATE_HOME to another one",
-            ) from exc
+            log.warning("the token store %s cannot be read: %s", self.file, exc)
+            return {}, isinstance(exc, _NewerFormat)
 
     def _parsed(self) -> Entries:
         try:
-            document = json.loads(self.path.read_text(encoding="utf-8"))
+            document = json.loads(self.file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
         if document["version"] > VERSION:
@@ -404,20 +513,14 @@ class _StoreFile:
         try:
             return self._parsed()
         except _CORRUPT as exc:
-            aside = set_aside(self.path)
+            aside = set_aside(self.file)
             log.warning(
-                "the token store %s is damaged (%s): set aside as %s", self.path, type(exc).__name__, aside.name
+                "the token store %s is damaged (%s): set aside as %s", self.file, type(exc).__name__, aside.name
             )
             return {}
 
-    def _set_aside(self) -> None:
-        """Set the file aside under the lock, if it is still damaged: another process may have replaced it."""
-        try:
-            with locked(self._lock):
-                self._parsed_or_set_aside()
-        except (OSError, _NewerFormat) as exc:
-            self.missed = isinstance(exc, OSError)
-            log.warning("the token store %s is damaged and cannot be set aside: %s", self.path, exc)
+    def __repr__(self) -> str:
+        return f"<TokenStore {self.file}>"
 
 
 class _NewerFormat(Exception):
@@ -426,54 +529,6 @@ class _NewerFormat(Exception):
 
 _CORRUPT = (ValueError, KeyError, TypeError, AttributeError)
 """What reading a damaged file raises."""
-
-
-READ_SECONDS = 5.0
-"""How long a read may take: an unlocked keyring answers in milliseconds."""
-
-
-LOOK_SECONDS = 0.1
-"""How often the file is looked at for a login of a server that has none."""
-
-
-class StoreReader:
-    """The reads of one store, one at a time, outside the shared thread pool."""
-
-    def __init__(self, store: GrantStore, *, seconds: float = READ_SECONDS) -> None:
-        self.seconds = seconds
-        self._store = store
-        self._turn = anyio.CapacityLimiter(1)
-        self._looked_at = -math.inf
-
-    async def up_to_date(self, *, within: float | None = None) -> bool:
-        """Read the store if it changed; False if that could not be done in time."""
-        if self._is_current():
-            return True  # on the path of every call: a look at the file, and no more
-        with anyio.move_on_after(within if within is not None else self.seconds):
-            while not self._is_current():
-                # A limiter of its own: a keyring that waits for a person holds one thread, not those of the program.
-                await anyio.to_thread.run_sync(self._store.grants, abandon_on_cancel=True, limiter=self._turn)
-            return True
-        return False
-
-    def _is_current(self) -> bool:
-        # A call, because mypy takes a property that was false for false until the end.
-        return self._store.current
-
-    def grant_of(self, server: str) -> Grant | Literal["unknown"] | None:
-        """The grant of a server without a wait, if the store need not be read for it.
-
-        A server without a login needs no look at the file for each of its calls: a new login is looked for every
-        ``LOOK_SECONDS``.
-        """
-        known, now = self._store.known, time.monotonic()
-        grant = next((one for one in known if server in one.servers), None) if known else None
-        if grant is None and now < self._looked_at + LOOK_SECONDS:
-            return None
-        if not self._is_current():
-            return "unknown"
-        self._looked_at = now
-        return grant
 
 
 LOCK_PAUSE = 0.05

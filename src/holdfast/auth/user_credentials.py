@@ -44,19 +44,21 @@ from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 import anyio
 
 from holdfast.auth.credentials import EARLY, SETTLED, Bearer, Logins, Pauses, takes_login
-from holdfast.auth.grant import Grant, OAuthClient, canonical
 from holdfast.auth.person_login import check_audience, unverified_claims
 from holdfast.auth.sign_in import SIGN_IN, TOKEN_EXCHANGE, IdTokens
 from holdfast.auth.token_endpoint import (
     UNKNOWN_CLIENT,
     IssuedTokens,
     NoTokenAnswer,
+    OAuthClient,
     TokenRefused,
+    canonical,
     configured_key,
     issued,
     post_as_accepted,
     signing_algorithm,
 )
+from holdfast.auth.token_store import Grant
 from holdfast.auth.user_tokens import UserGrants, UserTokenStore
 from holdfast.config import ServerSpec, TokenService
 from holdfast.core import CredentialRefused, Login, LoginState, TokenNotRenewed

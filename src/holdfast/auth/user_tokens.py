@@ -43,8 +43,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.auth.credentials import Logins, takes_login
-from holdfast.auth.grant import Grant, GrantKey, canonical, put_among, read_entry, write_entry
-from holdfast.auth.token_store import SERVICE, GrantStore, StoreUnusable, find_keyring, renewing
+from holdfast.auth.token_endpoint import canonical
+from holdfast.auth.token_store import (
+    SERVICE,
+    Grant,
+    GrantKey,
+    GrantStore,
+    StoreUnusable,
+    find_keyring,
+    read_entry,
+    renewing,
+    write_entry,
+)
 from holdfast.config import ServerSpec, state_folder
 from holdfast.core import command_line
 from holdfast.errors import HoldfastError, UsageError
@@ -177,13 +187,6 @@ class UserRow(NamedTuple):
     grant: Grant | None
 
 
-class _ReadGrants(NamedTuple):
-    """What was read of one user."""
-
-    stamp: object = None
-    grants: tuple[Grant, ...] = ()
-
-
 class UserTokenStore(ABC):
     """The logins of all users. Its methods block, but ``stamp`` and ``renewing``: call them in a thread."""
 
@@ -215,14 +218,6 @@ class UserTokenStore(ABC):
     @abstractmethod
     def renewing(self, key: GrantKey, principal: str) -> AbstractAsyncContextManager[None]:
         """Hold the lease of one grant. Raises ``StoreUnusable`` if it cannot be had."""
-
-    def read(self, principal: str) -> tuple[Grant, ...]:
-        """The grants of one user. One that does not open is left out and logged."""
-        found = self.rows(principal)
-        for row in found:
-            if row.grant is None:
-                log.warning("a login to %s does not open: its user has to log in again", row.key.resource)
-        return tuple(row.grant for row in found if row.grant is not None)
 
 
 # The file.
@@ -414,10 +409,9 @@ class UserGrants(GrantStore):
     """The logins of one user."""
 
     def __init__(self, tokens: UserTokenStore, principal: str) -> None:
+        super().__init__()
         self._tokens = tokens
         self.principal = principal
-        self._read = _ReadGrants()
-        self._reading = threading.Lock()
         self.logins = Logins(self, command=self._command)
         """What renews them; one for each user, so that one process asks once."""
 
@@ -426,39 +420,21 @@ class UserGrants(GrantStore):
         """Where they are kept, for people."""
         return self._tokens.place
 
-    @property
-    def current(self) -> bool:
-        """Whether the last read is up to date."""
-        return self._read.stamp == self._tokens.stamp(self.principal)
+    def stamp(self) -> object:
+        """Changes when a login of this user does."""
+        return self._tokens.stamp(self.principal)
 
-    @property
-    def known(self) -> tuple[Grant, ...]:
-        """The grants of the last read, without a look at the file."""
-        return self._read.grants
+    def read(self) -> tuple[tuple[Grant, ...], bool]:
+        """All grants of this user. One that does not open is left out and logged."""
+        found = self._tokens.rows(self.principal)
+        for row in found:
+            if row.grant is None:
+                log.warning("a login to %s does not open: its user has to log in again", row.key.resource)
+        return tuple(row.grant for row in found if row.grant is not None), True
 
-    def grants(self) -> tuple[Grant, ...]:
-        """All grants of this user; reads them again if they changed."""
-        with self._reading:
-            if not self.current:
-                self._tokens.check()  # the first look may seal the rows again
-                # Before the read: a change in between makes it out of date, and it is read again.
-                stamp = self._tokens.stamp(self.principal)
-                self._read = _ReadGrants(stamp, self._tokens.read(self.principal))
-        return self._read.grants
-
-    def put(self, grant: Grant) -> Grant:
-        """Keep a grant in place of the one with its key; an address belongs to one grant of this user only."""
-        with self._tokens.changing(self.principal) as grants:
-            kept = put_among(grants, replace(grant, source="file"))
-        self.grants()
-        return kept
-
-    def remove(self, key: GrantKey) -> bool:
-        """Forget a grant; False if there was none."""
-        with self._tokens.changing(self.principal) as grants:
-            gone = grants.pop(key, None)
-        self.grants()
-        return gone is not None
+    def changing(self) -> AbstractContextManager[dict[GrantKey, Grant]]:
+        """Change the grants of this user."""
+        return self._tokens.changing(self.principal)
 
     def renewing(self, key: GrantKey) -> AbstractAsyncContextManager[None]:
         """Hold the lease of one grant."""
@@ -477,4 +453,4 @@ class UserGrants(GrantStore):
         return command_line("login", server=server, options=("--user", self.principal))
 
     def __repr__(self) -> str:
-        return f"<UserGrants of {self.principal}: {len(self._read.grants)}>"
+        return f"<UserGrants of {self.principal}: {len(self.known)}>"

@@ -190,7 +190,7 @@ _OTHERS = stat.S_IRGRP | stat.S_IROTH
 
 async def look_at_files(whole: GlobalContext) -> Observation:
     """Check the mode of each file with a credential in plain text."""
-    files = dict.fromkeys([*_with_secrets(whole), *([whole.store.file] if whole.store.exposed else [])])
+    files = dict.fromkeys([*_with_secrets(whole), whole.store.file])
     return Observation("", tuple(found for file in files if (found := _readable(file)) is not None))
 
 

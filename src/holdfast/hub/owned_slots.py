@@ -384,7 +384,7 @@ class UserSlots:
     async def _follow_login(self, principal: str) -> None:
         grants = self.grants(principal)
         before = {server: one.login for one in grants.known for server in one.servers}
-        if not await grants.logins.reading.up_to_date():
+        if not await grants.up_to_date():
             return
         after = {server: one.login for one in grants.known for server in one.servers}
         for server in list(self.slots.servers_of.get(principal, ())):

@@ -365,7 +365,7 @@ def use_login(registry: SlotRegistry, server: str) -> None:
 
 async def current_logins(registry: SlotRegistry, *, within: float | None = None) -> Mapping[str, str]:
     """The login of each server that has one; the last known logins if the store does not answer in time."""
-    await registry.logins.reading.up_to_date(within=within)
+    await registry.logins.store.up_to_date(within=within)
     by_address = {address: grant.login for grant in registry.logins.store.known for address in grant.servers}
     if not by_address:
         return {}  # many servers are not looked through at every poll
