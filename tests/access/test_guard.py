@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from holdfast.access.guard import FAILURES
@@ -210,6 +210,21 @@ async def test_an_issuer_that_is_down_is_not_asked_for_every_token_and_is_asked_
         issuer.works = True
         assert await verify(issuer.signed("one")) == Principal(name="i#ada")
         assert issuer.asked == 3
+
+
+@pytest.mark.requirement("SEC-2")
+async def test_no_redirect_leads_to_keys_of_another_origin() -> None:
+    forger = Issuer()
+    forger.works = True
+    async with serving(Starlette(routes=[Route("/keys", forger.keys)])) as elsewhere:
+
+        async def moved(_: Request) -> Response:
+            return RedirectResponse(f"{elsewhere}/keys", 302)
+
+        async with serving(Starlette(routes=[Route("/keys", moved)])) as base:
+            verify = JwtVerifier(issuer="i", audience="hub", keys=f"{base}/keys")
+            assert await verify(forger.signed("one")) is None
+    assert forger.asked == 0
 
 
 @pytest.mark.requirement("SEC-2")

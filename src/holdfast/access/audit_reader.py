@@ -41,9 +41,9 @@ from holdfast.access.audit_writer import (
     AuditRecord,
     Checkpoint,
     Line,
-    ManifestEntry,
     link_of,
     read_line,
+    read_record,
 )
 from holdfast.access.policy import AccessItem, ItemKind, Policy, PossiblePolicy, principal_named
 from holdfast.core import MASK
@@ -67,8 +67,6 @@ MOST_PROBLEMS: Final = 100
 _CHECKPOINT: Final = re.compile(
     r"holdfast audit checkpoint file=(?P<file>[\w.-]{1,255}) record=(?P<n>[0-9]{1,18}) link=(?P<link>[0-9a-f]{32})"
 )
-_record = msgspec.json.Decoder(AuditRecord).decode
-_entry = msgspec.json.Decoder(ManifestEntry).decode
 
 
 def checkpoints_in(text: str) -> list[Checkpoint]:
@@ -174,7 +172,7 @@ class _ChainCheck:
         if manifest:
             return START
         with suppress(msgspec.DecodeError):
-            record = _record(line.body)
+            record = read_record(line.body)
             if record.event == "opened":
                 if record.file != self.file.name:
                     self._found.problem(f"{self.file.name}: it was written as {record.file}")
@@ -218,7 +216,7 @@ class _FolderCheck:
         for point in told:
             self._check_point(point, removed)
 
-    def _entries(self) -> list[ManifestEntry]:
+    def _entries(self) -> list[AuditRecord]:
         manifest = self._folder / MANIFEST
         if not manifest.exists():
             self._found.problem(f"{MANIFEST}: the file is missing")
@@ -227,7 +225,7 @@ class _FolderCheck:
         entries = []
         for line in lines:
             with suppress(msgspec.DecodeError):
-                entries.append(_entry(line))
+                entries.append(read_record(line))
         return entries
 
     def _repeated(self) -> Iterator[Checkpoint]:
@@ -238,7 +236,7 @@ class _FolderCheck:
             if line is None:
                 continue
             with suppress(msgspec.DecodeError, ValueError):
-                file, n, link = _record(line.body).after.split(" ")
+                file, n, link = read_record(line.body).after.split(" ")
                 follows = _process(file) == _process(name)
                 if line.n != (int(n) + 1 if follows else 1):
                     self._found.problem(f"{name}: its first record has the number {line.n}")
@@ -326,7 +324,7 @@ class AuditReader:
             while (line := stream.readline(LONGEST_LINE)).endswith(b"\n"):
                 self._offsets[file.name] = stream.tell()
                 with suppress(msgspec.DecodeError):
-                    record = _record(line)
+                    record = read_record(line)
                     if self._wanted(record):
                         yield record
 
@@ -350,7 +348,7 @@ def latest_records(folder: Path, wanted: AuditFilter, most: int) -> list[AuditRe
             lines = stream.read(TAIL_BYTES).split(b"\n")
             for line in lines[1:] if size > TAIL_BYTES else lines:
                 with suppress(msgspec.DecodeError):
-                    record = _record(line)
+                    record = read_record(line)
                     if wanted(record):
                         found.append(record)
     return heapq.nlargest(most, found, key=lambda record: record.time)

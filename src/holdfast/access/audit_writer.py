@@ -82,12 +82,12 @@ __all__ = [
     "AuditTrail",
     "Checkpoint",
     "Line",
-    "ManifestEntry",
     "audit_places",
     "end_of",
     "link_of",
     "read_key",
     "read_line",
+    "read_record",
     "send_checkpoints",
 ]
 
@@ -117,13 +117,15 @@ _encoded: Final = msgspec.json.Encoder().encode
 
 
 class AuditRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """One line of a file. What does not apply is left out."""
+    """One line of a file, or of the manifest. What does not apply is left out."""
 
     n: int = 0
     """Its number in the chain of its process, from 1 on; the writer gives it."""
     time: datetime
     event: str
-    """call, refusal, login, approval, switch, reconnect, reload, policy, sign-in; the writer: opened, closed, lost."""
+    """call, refusal, login, approval, switch, reconnect, reload, policy, sign-in; the writer: opened, closed, lost; in
+    the manifest: opened, closed, removed.
+    """
     principal: str = ""
     """Who did it; ``local`` where the hub asks for no credentials."""
     groups: tuple[str, ...] = ()
@@ -161,19 +163,13 @@ class AuditRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """In ``opened``: the file before, and the number and the link of its last record then."""
     count: int = 0
     """In ``lost``: how many records could not be written."""
-
-
-class ManifestEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One line of the manifest: a file was opened, closed, or removed because it was too old."""
-
-    n: int = 0
-    time: datetime
-    event: str
-    file: str
-    key: str = ""
     last: int = 0
-    """The number of the last record of a closed file, and its link."""
     end: str = ""
+    """In ``closed`` of the manifest: the number and the link of the last record of a file."""
+
+
+read_record: Final = msgspec.json.Decoder(AuditRecord).decode
+"""A record, from its line without the link. Raises ``msgspec.DecodeError``."""
 
 
 @dataclass(frozen=True)
@@ -264,7 +260,7 @@ class _Chain:
         self.n = n
         self.link = link
 
-    def added(self, record: AuditRecord | ManifestEntry) -> bytes:
+    def added(self, record: AuditRecord) -> bytes:
         """The line of the next record."""
         record.n = self.n + 1
         try:
@@ -276,7 +272,7 @@ class _Chain:
         return body[:-1] + b',"link":"' + self.link + b'"}\n'
 
 
-def _readable(record: AuditRecord | ManifestEntry) -> AuditRecord | ManifestEntry:
+def _readable(record: AuditRecord) -> AuditRecord:
     """A record whose texts can be written. Half of a surrogate pair, which JSON allows, becomes an escape."""
     for name, value in msgspec.structs.asdict(record).items():
         if isinstance(value, str):
@@ -367,9 +363,8 @@ class AuditFiles:
         self._open = None
         name = file.close()
         with self._manifest() as manifest:
-            ended = ManifestEntry(time=self._now(), event="closed", file=name)
-            ended.last, ended.end = self._chain.n, self._chain.link.decode()
-            manifest.append(ended)
+            end = self._chain.link.decode()
+            manifest.append(AuditRecord(time=self._now(), event="closed", file=name, last=self._chain.n, end=end))
 
     def _file(self) -> _OpenFile:
         """The file to write to: opened now, or the next one where this one is full or old."""
@@ -392,7 +387,7 @@ class AuditFiles:
             name = self._name(self._number + 1)
             file = _OpenFile(self.folder / name, self._wall())
             try:
-                manifest.append(ManifestEntry(time=self._now(), event="opened", file=name, key=self._key.name))
+                manifest.append(AuditRecord(time=self._now(), event="opened", file=name, key=self._key.name))
             except OSError:
                 os.unlink(self.folder / name)  # noqa: PTH108 - it is empty, and no entry names it
                 file.close()
@@ -436,7 +431,7 @@ class AuditFiles:
             expired = self._keep is not None and age > self._keep
             if not expired and (total <= self._max_bytes or age < BUSY_SECONDS):
                 continue
-            manifest.append(ManifestEntry(time=self._now(), event="removed", file=file.name))
+            manifest.append(AuditRecord(time=self._now(), event="removed", file=file.name))
             with suppress(FileNotFoundError):
                 file.unlink()
             total -= size
@@ -484,7 +479,7 @@ class _Manifest:
         self._file = file
         self._key = key
 
-    def append(self, entry: ManifestEntry) -> None:
+    def append(self, entry: AuditRecord) -> None:
         """Add an entry, and make it safe from a crash."""
         descriptor = os.open(self._file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
         try:
@@ -504,13 +499,10 @@ class _Manifest:
         with suppress(FileNotFoundError):
             for line in reversed(self._file.read_bytes().splitlines()):
                 with suppress(msgspec.DecodeError):
-                    entry = _entry(line)
+                    entry = read_record(line)
                     if entry.event == "opened":
                         return entry.file
         return None
-
-
-_entry: Final = msgspec.json.Decoder(ManifestEntry).decode
 
 
 def _host() -> str:

@@ -36,13 +36,10 @@ import json
 import logging
 import math
 import time
-import urllib.request
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final, TypeAlias
-from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit
 
 import anyio
@@ -53,8 +50,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from holdfast.access.principals import Principal
 from holdfast.config import AccessRule, AccessSettings
 from holdfast.core import is_loopback
-from holdfast.errors import UsageError
+from holdfast.errors import ServerFailure, UsageError
 from holdfast.keys import KeyRing, as_text
+from holdfast.wire import exchange
 
 __all__ = [
     "KEY_SET_PATH",
@@ -85,9 +83,6 @@ another. For so long a new key of the issuer may stay unknown."""
 
 CHECKS_AT_ONCE = 2
 """Signatures that are checked at a time: each takes a part of the interpreter from the event loop."""
-
-LARGEST_SET = 256 << 10
-"""How many bytes of a key set are read: a key takes about 500, and an issuer has a handful."""
 
 _Key: TypeAlias = jwt.PyJWK | str
 
@@ -241,47 +236,30 @@ class _PublishedKeys:
         """Fetch the set, for all who wait; what goes wrong shows in a key that stays unknown."""
         pause = PAUSE_SECONDS
         try:
-            self._keys = await anyio.to_thread.run_sync(_fetch_keys, self._url, abandon_on_cancel=True)
+            self._keys = await _keys_at(self._url)
             self._fetched_at, pause = time.monotonic(), KNOWN_SECONDS
-        except (jwt.PyJWTError, ValueError, OSError, RecursionError) as exc:
+        except (ServerFailure, jwt.PyJWTError, ValueError, RecursionError) as exc:
             log.warning("the issuer's keys could not be fetched: %s", type(exc).__name__)
         finally:
             self._not_before = time.monotonic() + pause
             self._fetching = None
 
 
-def _fetch_keys(url: str) -> dict[str, jwt.PyJWK]:
-    found = jwt.PyJWKSet.from_dict(_fetch_json(url))
-    return {one.key_id: one for one in found.keys if one.key_id and one.public_key_use in ("sig", None)}
+async def _keys_at(url: str) -> dict[str, jwt.PyJWK]:
+    """The keys in the set at an address. A redirect to another origin is not followed."""
+    answer = await exchange("GET", url, doing="the issuer's keys", within=FETCH_SECONDS)
+    if answer.status != 200:
+        raise jwt.PyJWKClientError(f"the issuer's keys could not be fetched: HTTP {answer.status}")
+    # In a thread: a set may have hundreds of keys, and each of them is checked.
+    return await anyio.to_thread.run_sync(_keys_in, answer.body)
 
 
-def _fetch_json(url: str) -> dict[str, Any]:
-    """A JSON object from the issuer, within a time and a size: a parser in a thread holds up the event loop too."""
-    opener = urllib.request.build_opener(_NoRedirects())
-    ends = time.monotonic() + FETCH_SECONDS
-    data = b""
-    try:
-        with opener.open(url, timeout=FETCH_SECONDS) as response:
-            while piece := response.read1(1 << 16):
-                data += piece
-                if len(data) > LARGEST_SET or time.monotonic() > ends:
-                    raise jwt.PyJWKClientError("the issuer's key set is too large or comes too slowly")
-    except HTTPError as exc:
-        exc.close()
-        raise jwt.PyJWKClientError(f"the issuer's keys could not be fetched: HTTP {exc.code}") from exc
-    except HTTPException as exc:
-        raise jwt.PyJWKClientError("the issuer's keys could not be fetched: the answer is no HTTP") from exc
-    document = json.loads(data)
+def _keys_in(body: bytes) -> dict[str, jwt.PyJWK]:
+    document = json.loads(body)
     if not isinstance(document, dict):
         raise jwt.PyJWKClientError("the issuer's key set is no JSON object")
-    return document
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """The keys come from the address that the operator gave."""
-
-    def redirect_request(self, *args: Any, **more: Any) -> None:
-        return None
+    found = jwt.PyJWKSet.from_dict(document)
+    return {one.key_id: one for one in found.keys if one.key_id and one.public_key_use in ("sig", None)}
 
 
 def _key_in(file: Path) -> str:

@@ -116,10 +116,6 @@ class TokensFile:
         self._tokens = _read_tokens(path)
         self._checked = wall()
 
-    def find(self, token: str) -> Principal | None:
-        """Return the holder of a token; None if it is unknown or expired."""
-        return self.holder(_digest(token))
-
     def holder(self, digest: bytes) -> Principal | None:
         """Return the holder of a token with this hash; None if it is unknown or expired."""
         self._refresh()
@@ -281,15 +277,8 @@ class TokenPolicy:
 
     async def principal(self, token: str, path: str = "") -> Principal | None:
         """Return the holder of a bearer token for an endpoint; None if the token is unknown."""
-        found: Principal | None = None
-        for name, known in self.tokens.items():
-            if hmac.compare_digest(known.encode(), token.encode("utf-8", "surrogateescape")):
-                found = Principal(name=name, source="token")
-        if found is None and self.file is not None:
-            found = self.file.find(token)
-        if found is None and self.verify is not None:
-            found = await self.verify(token, path)
-        return found
+        found = self.holder(_digest(token))
+        return await self.verify(token, path) if found is None and self.verify is not None else found
 
     def holder(self, digest: bytes) -> Principal | None:
         """Return the holder of a static token, by its SHA-256; None if the token is unknown."""
