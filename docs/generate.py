@@ -99,7 +99,7 @@ token, by a trusted gateway, or by the session of her browser. A refusal names t
   [state folder](../how-to/serve.md), in a file that only this user can read. The file is removed when the hub ends.
 - A browser signs in by a code: `holdfast status --open`, or the address that `holdfast serve` prints on a terminal. A
   code works once, for ten minutes; its token ends with the hub. After 20 wrong codes within a minute, further wrong
-  ones get 403 until the minute is over; a valid one works all the same.
+  ones are answered late, as wrong tokens are; a valid one works all the same.
 - `Host` and `Origin` are checked as for callers. An `Origin` must be the hub's own, including the port. No other
   site is allowed (CORS). A request with the cookie of a session that changes something must have an `Origin`.
 

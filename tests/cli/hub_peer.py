@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from holdfast.control.models import ApiModel, BreakerView, HubView, Server, Status
-from holdfast.control.server.page import HEADERS, _files
+from holdfast.control.server.status_page import HEADERS, _files
 
 TOKEN = "a-control-token-of-the-tests"
 NOW = 1_700_000_000.0

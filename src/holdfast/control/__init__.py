@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         LogHandler as LogHandler,
     )
     from holdfast.control.server.server_logins import ConnectPage as ConnectPage
-    from holdfast.control.server.sign_ins import BrowserSessions as BrowserSessions
+    from holdfast.control.server.status_page import BrowserSessions as BrowserSessions
     from holdfast.control.server.views import History as History, HubInfo as HubInfo, Views as Views
     from holdfast.control.server.workers import Worker as Worker, WorkerGroup as WorkerGroup
 

@@ -19,7 +19,7 @@ from holdfast.control.control_client import ControlClient
 from holdfast.control.hub_finder import RunningHub
 from holdfast.control.server.browser_identity import BrowserIdentity
 from holdfast.control.server.control_server import ControlServer
-from holdfast.control.server.sign_ins import BrowserSessions
+from holdfast.control.server.status_page import BrowserSessions
 from holdfast.control.server.views import HubInfo
 from holdfast.endpoint.user_login import LoginLinks
 from holdfast.fleet import Fleet

@@ -15,8 +15,8 @@ import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 
-from holdfast.control.server import page
-from holdfast.control.server.page import page_routes
+from holdfast.control.server import status_page as page
+from holdfast.control.server.status_page import page_routes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-5")]
 
@@ -55,7 +55,8 @@ async def test_a_file_that_is_unchanged_is_not_sent_again(http: httpx2.AsyncClie
 
 
 @pytest.mark.parametrize(
-    "path", ["/static/../page.py", "/static/%2e%2e/page.py", "/static/..%2fpage.py", "/static/x.js"]
+    "path",
+    ["/static/../status_page.py", "/static/%2e%2e/status_page.py", "/static/..%2fstatus_page.py", "/static/x.js"],
 )
 async def test_nothing_else_is_served(http: httpx2.AsyncClient, path: str) -> None:
     assert (await http.get(path)).status_code == 404

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.control.server.sign_ins import CODE_SECONDS, BrowserSessions
+from holdfast.control.server.status_page import CODE_SECONDS, BrowserSessions
 
 pytestmark = pytest.mark.requirement("FLEET-8", "SEC-2")
 

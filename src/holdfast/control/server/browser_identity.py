@@ -37,7 +37,7 @@ from starlette.routing import Route
 
 from holdfast.access import LOCAL, AuditTrail, JwtVerifier, Principal, TokenPolicy
 from holdfast.auth import IdTokens, PendingSignIn, SignInClient
-from holdfast.control.server.page import HEADERS
+from holdfast.control.server.status_page import HEADERS
 from holdfast.errors import HoldfastError, LoginFailed
 from holdfast.keys import KeyRing
 

@@ -52,9 +52,8 @@ from holdfast.control.server.operations import (
     Operation,
     look_up,
 )
-from holdfast.control.server.page import page_routes, sign_in_command
 from holdfast.control.server.server_logins import PrincipalLogins
-from holdfast.control.server.sign_ins import BrowserSessions
+from holdfast.control.server.status_page import BrowserSessions, page_routes, sign_in_command
 from holdfast.control.server.views import History, HubInfo, Views
 from holdfast.control.server.workers import SharedTotals, SpokenApi, WorkerGroup, asked, keep_switches, worker_routes
 from holdfast.core import Transition, classify_evidence, command_line

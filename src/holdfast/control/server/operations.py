@@ -66,9 +66,8 @@ from holdfast.control.models import (
 from holdfast.control.server.browser_identity import BrowserIdentity
 from holdfast.control.server.control_events import EVENTS, KEEP_ALIVE, KEEP_ALIVE_SECONDS, EventStream, frame
 from holdfast.control.server.log_buffer import LogBuffer
-from holdfast.control.server.page import sign_in_command
 from holdfast.control.server.server_logins import PendingLogins, PrincipalLogins, log_in_from_page, login_frames
-from holdfast.control.server.sign_ins import CODE_SECONDS, BrowserSessions, TooManyGuesses
+from holdfast.control.server.status_page import CODE_SECONDS, BrowserSessions, sign_in_command
 from holdfast.control.server.views import Views, waiting_call
 from holdfast.core import command_line
 from holdfast.errors import LoginFailed
@@ -429,13 +428,9 @@ async def new_code(api: ApiContext, _: ApiRequest) -> ApiModel:
 
 
 async def sign_in(api: ApiContext, request: ApiRequest) -> ApiModel:
-    body = request.sent(SignIn)
-    again = f"`{request.sign_in}` makes a new one"
-    try:
-        token = api.sessions.sign_in(body.code)
-    except TooManyGuesses:
-        raise ApiRefused(403, "too many wrong codes in the last minute", hint="wait a minute") from None
+    token = api.sessions.sign_in(request.sent(SignIn).code)
     if token is None:
+        again = f"`{request.sign_in}` makes a new one"
         raise ApiRefused(401, "this code is not valid: it was used already, or it expired", hint=again)
     return Session(token=token)
 
