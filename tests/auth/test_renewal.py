@@ -382,14 +382,17 @@ async def test_the_status_says_where_a_login_is_from_and_whether_it_lasts(peer: 
     assert status_of(peer.spec(oauth=False), store).kind == "off"
     kept, _ = await logged_in(peer.spec(), store)
     status = status_of(peer.spec(), store)
-    assert (status.kind, status.source, status.place) == ("login", "file", str(store.file))
-    assert status.usable(0)
-    assert not status.expired(0)
-    assert status.refreshable
+    assert (status.kind, status.place) == ("login", str(store.file))
+    assert status.grant is not None
+    assert status.grant.source == "file"
+    assert status.grant.usable(0)
+    assert not status.grant.expired(0)
+    assert status.grant.refreshable
     aged(store, replace(kept, refresh_token=None))
-    status = status_of(peer.spec(), store)
-    assert status.expired(2)
-    assert not status.usable(2)
+    ended = status_of(peer.spec(), store).grant
+    assert ended is not None
+    assert ended.expired(2)
+    assert not ended.usable(2)
 
 
 async def test_renewing_now_says_what_came_of_it(peer: Guarded, store: TokenStore) -> None:

@@ -28,7 +28,7 @@ import anyio
 import anyio.to_thread
 
 from holdfast.auth.token_endpoint import IssuedTokens, NoTokenAnswer, TokenRefused, canonical, issued, post_form
-from holdfast.auth.token_store import Grant, GrantKey, GrantStore, Source, StoreUnusable, TokenStore
+from holdfast.auth.token_store import Grant, GrantKey, GrantStore, StoreUnusable, TokenStore
 from holdfast.config import ServerSpec
 from holdfast.core import Login, LoginState, TokenNotRenewed, command_line, delay
 from holdfast.errors import ServerFailure
@@ -61,31 +61,14 @@ login stays valid."""
 
 @dataclass(frozen=True, kw_only=True)
 class LoginStatus:
-    """One server's credentials. Only ``kind`` is set where they are not a login."""
+    """One server's credentials."""
 
     server_id: str
     kind: CredentialKind
-    source: Source | None = None
     place: str = ""
-    """Where the tokens are kept: the file's path, or the keyring."""
-    issuer: str = ""
-    resource: str = ""
-    scope: str = ""
-    client_id: str = ""
-    expires_at: float | None = None
-    """When the access token expires, in seconds since 1970; None where that is not known."""
-    refreshable: bool = False
-    """Whether it can be renewed without a person."""
-    refused: str = ""
-    """Why the authorization server no longer renews it; empty while it does."""
-
-    def expired(self, now: float) -> bool:
-        """Whether the access token has ended."""
-        return self.expires_at is not None and now >= self.expires_at
-
-    def usable(self, now: float) -> bool:
-        """Whether the next request can use it, after a renewal where needed."""
-        return self.kind == "login" and (self.refreshable or not self.expired(now))
+    """Where the tokens of a login are kept: the file's path, or the keyring."""
+    grant: Grant | None = None
+    """The login, where the credentials are one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,19 +88,21 @@ def status_of(spec: ServerSpec, store: GrantStore) -> LoginStatus:
     grant = store.of(canonical(spec.url)) if kind is None else None
     if grant is None:
         return LoginStatus(server_id=spec.id, kind=kind or "none")
-    return _of_grant(spec, grant, store)
+    place = store.place if grant.source == "file" else "the keyring"
+    return LoginStatus(server_id=spec.id, kind="login", place=place, grant=grant)
 
 
 async def refresh_now(spec: ServerSpec, store: GrantStore, *, renewer: Renewer | None = None) -> Refreshed:
     """Renew a server's login, expired or not. A failure is a result, not an exception."""
-    grant = store.of(canonical(spec.url)) if takes_login(spec) else None
+    status = status_of(spec, store)
+    grant = status.grant
     if grant is None:
-        return Refreshed(outcome="no_login", reason="there is no login", status=status_of(spec, store))
+        return Refreshed(outcome="no_login", reason="there is no login", status=status)
     if grant.refused:
-        return Refreshed(outcome="refused", reason=_refusal(grant.refused), status=status_of(spec, store))
+        return Refreshed(outcome="refused", reason=_refusal(grant.refused), status=status)
     if not grant.refreshable:
         reason = "the authorization server gave no refresh token"
-        return Refreshed(outcome="not_refreshable", reason=reason, status=status_of(spec, store))
+        return Refreshed(outcome="not_refreshable", reason=reason, status=status)
     try:
         renewed = await (renewer or Renewer(store)).renew(
             grant.key, instead_of=grant.access_token, allow_plain_http=spec.allow_plain_http
@@ -128,7 +113,8 @@ async def refresh_now(spec: ServerSpec, store: GrantStore, *, renewer: Renewer |
         return Refreshed(outcome="unreachable", reason=reason, status=status_of(spec, store))
     status = status_of(spec, store)
     if renewed is None:
-        return Refreshed(outcome="refused", reason=_refusal(status.refused), status=status)
+        code = status.grant.refused if status.grant is not None else ""
+        return Refreshed(outcome="refused", reason=_refusal(code), status=status)
     return Refreshed(outcome="renewed", status=status)
 
 
@@ -152,22 +138,6 @@ def _without_store(spec: ServerSpec) -> CredentialKind | None:
 
 def _refusal(code: str) -> str:
     return f"the authorization server no longer renews it ({code or 'it was removed'})"
-
-
-def _of_grant(spec: ServerSpec, grant: Grant, store: GrantStore) -> LoginStatus:
-    return LoginStatus(
-        server_id=spec.id,
-        kind="login",
-        source=grant.source,
-        place=store.place if grant.source == "file" else "the keyring",
-        issuer=grant.issuer,
-        resource=grant.resource,
-        scope=grant.scope,
-        client_id=grant.client.id,
-        expires_at=grant.expires_at,
-        refreshable=grant.refreshable,
-        refused=grant.refused,
-    )
 
 
 EARLY = 30.0
@@ -268,8 +238,7 @@ class Bearer:
             return LoginState.NONE
         if grant.refused:
             return LoginState.REFUSED
-        ended = grant.expired(self._renewer.now()) and not grant.refresh_token
-        return LoginState.EXPIRED if ended else LoginState.GOOD
+        return LoginState.GOOD if grant.usable(self._renewer.now()) else LoginState.EXPIRED
 
 
 def login_command(server_id: str) -> str:

@@ -112,13 +112,18 @@ class LoggedOut:
     """Whether the authorization server confirmed the revocation."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Login:
-    """The inputs of one login."""
+    """One login: to which server, where its grant is kept, and what discovery found."""
 
     spec: ServerSpec
     store: GrantStore
-    now: Callable[[], float]
+    found: Discovered
+
+    @property
+    def resource(self) -> str:
+        """The ``resource`` parameter of its requests; empty for none."""
+        return self.found.resource if self.spec.oauth.resource is None else self.spec.oauth.resource
 
 
 async def log_in(
@@ -129,25 +134,23 @@ async def log_in(
     how: LoginMethod = "browser",
     scope: tuple[str, ...] = (),
     within: float = PERSON_SECONDS,
-    now: Callable[[], float] = time.time,
 ) -> Grant:
     """Log in to a server; ``scope`` adds to what it needs and what was granted before. Raises ``LoginFailed``."""
-    login = _Login(spec=spec, store=store, now=now)
-    found, wanted = await _wanted(spec, store, scope)
-    person.asked_for(wanted, found.server.issuer)
+    login, wanted = await _wanted(spec, store, scope)
+    person.asked_for(wanted, login.found.server.issuer)
     try:
         with anyio.fail_after(within):
             if how == "device":
-                client, given = await _by_device(login, person, found, wanted)
+                client, given = await _by_device(login, person, wanted)
             else:
-                client, given = await _by_browser(login, person, found, wanted, pastes=how == "paste")
+                client, given = await _by_browser(login, person, wanted, pastes=how == "paste")
     except TimeoutError:
         raise LoginFailed(
             f"no login within {within:g} s",
             hint="log in again; --timeout gives longer. If the page does not know Holdfast, log out first:"
             " the next login then registers it again",
         ) from None
-    return await _kept(login, found, client, given, wanted)
+    return await _kept(login, client, given, wanted)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,65 +187,53 @@ class PendingLogin:
 
 async def plan_login(spec: ServerSpec, *, store: GrantStore) -> PlannedLogin:
     """What a login to a server will ask for. Raises ``LoginFailed``."""
-    found, wanted = await _wanted(spec, store)
-    return PlannedLogin(issuer=found.server.issuer, scope=wanted)
+    login, wanted = await _wanted(spec, store)
+    return PlannedLogin(issuer=login.found.server.issuer, scope=wanted)
 
 
-async def begin_login(
-    spec: ServerSpec, *, store: GrantStore, agreed: str, now: Callable[[], float] = time.time
-) -> tuple[str, PendingLogin]:
+async def begin_login(spec: ServerSpec, *, store: GrantStore, agreed: str) -> tuple[str, PendingLogin]:
     """Where to send a browser that comes back to ``oauth.redirect_uri``, and what to keep. Raises ``LoginFailed``.
 
     ``agreed`` is the issuer that the person was shown (``plan_login``).
     """
-    login = _Login(spec=spec, store=store, now=now)
-    found, wanted = await _wanted(spec, store)
-    _check_same_issuer(spec, found, agreed)
+    login, wanted = await _wanted(spec, store)
+    _check_same_issuer(login, agreed)
     redirect = spec.oauth.redirect_uri or ""
-    client = await _known(login, found, wanted)
-    client = client or await identify(found.server, redirect_uri=redirect, scope=" ".join(wanted))
-    asked = authorization_request(
-        found.server, client, resource=_named(login, found), scope=wanted, redirect_uri=redirect
-    )
+    server = login.found.server
+    client = await _known(login, wanted) or await identify(server, redirect_uri=redirect, scope=" ".join(wanted))
+    asked = authorization_request(server, client, resource=login.resource, scope=wanted, redirect_uri=redirect)
     return asked.url, PendingLogin(
-        state=asked.state, verifier=asked.verifier, issuer=found.server.issuer, scope=wanted, client=client
+        state=asked.state, verifier=asked.verifier, issuer=server.issuer, scope=wanted, client=client
     )
 
 
 async def finish_login(
-    spec: ServerSpec,
-    *,
-    store: GrantStore,
-    pending: PendingLogin,
-    answer: Mapping[str, str],
-    now: Callable[[], float] = time.time,
+    spec: ServerSpec, *, store: GrantStore, pending: PendingLogin, answer: Mapping[str, str]
 ) -> Grant:
     """Keep the login that a browser came back with. Raises ``LoginFailed``."""
-    login = _Login(spec=spec, store=store, now=now)
     # Discovered again, not kept in the browser: the token endpoint must be the server's word of now.
-    found = await discover(spec, await _challenge(spec))
+    login = _Login(spec, store, await discover(spec, await _challenge(spec)))
     # The person logged in where she was sent. A server that names another issuer now would get her code, and with it
     # the client's secret, for a login at the first one (RFC 9700, 4.4: mix-up).
-    _check_same_issuer(spec, found, pending.issuer)
-    code = code_in(answer, server=found.server, state=pending.state)
+    _check_same_issuer(login, pending.issuer)
+    code = code_in(answer, server=login.found.server, state=pending.state)
     redirect = spec.oauth.redirect_uri or ""
-    client, given = await _exchange(login, found, pending.client, code, redirect, pending.verifier)
-    return await _kept(login, found, client, given, pending.scope)
+    client, given = await _exchange(login, pending.client, code, redirect, pending.verifier)
+    return await _kept(login, client, given, pending.scope)
 
 
-def _check_same_issuer(spec: ServerSpec, found: Discovered, before: str) -> None:
-    if found.server.issuer != before:
+def _check_same_issuer(login: _Login, before: str) -> None:
+    issuer = login.found.server.issuer
+    if issuer != before:
         raise LoginFailed(
-            f"`{spec.id}` names another authorization server than a moment ago:"
-            f" {quoted_name(found.server.issuer, 200, ticks=True)}, not {quoted_name(before, 200, ticks=True)}",
+            f"`{login.spec.id}` names another authorization server than a moment ago:"
+            f" {quoted_name(issuer, 200, ticks=True)}, not {quoted_name(before, 200, ticks=True)}",
             hint="begin the login again, and look where it leads; if it happens again, do not trust the server",
         )
 
 
-async def _wanted(
-    spec: ServerSpec, store: GrantStore, more: tuple[str, ...] = ()
-) -> tuple[Discovered, tuple[str, ...]]:
-    """The authorization server of a server, and the scope that a login asks for, with ``more``."""
+async def _wanted(spec: ServerSpec, store: GrantStore, more: tuple[str, ...] = ()) -> tuple[_Login, tuple[str, ...]]:
+    """The login to a server, and the scope that it asks for, with ``more``."""
     if not is_safe(spec.url, allow_plain_http=spec.allow_plain_http):
         raise LoginFailed(
             f"the token of `{spec.id}` would be sent unencrypted over plain http",
@@ -250,16 +241,27 @@ async def _wanted(
         )
     found = await discover(spec, await _challenge(spec))
     before = await anyio.to_thread.run_sync(store.get, GrantKey(found.server.issuer, found.resource))
-    return found, _scope(spec, found, before, more)
+    return _Login(spec, store, found), _scope(spec, found, before, more)
 
 
-async def _kept(
-    login: _Login, found: Discovered, client: OAuthClient, given: IssuedTokens, wanted: tuple[str, ...]
-) -> Grant:
+async def _kept(login: _Login, client: OAuthClient, given: IssuedTokens, wanted: tuple[str, ...]) -> Grant:
     """Check whom the tokens are for, and keep them."""
-    if named := _named(login, found):
-        check_audience(given.access_token, named)
-    grant = _grant(login, found, client, given, wanted)
+    if login.resource:
+        check_audience(given.access_token, login.resource)
+    grant = Grant(
+        issuer=login.found.server.issuer,
+        resource=login.found.resource,
+        servers=(canonical(login.spec.url),),
+        client=client,
+        token_endpoint=login.found.server.token_endpoint,
+        revocation_endpoint=login.found.server.revocation_endpoint,
+        indicator=login.spec.oauth.resource,
+        access_token=given.access_token,
+        refresh_token=given.refresh_token,
+        scope=_granted(given.scope, wanted),
+        expires_at=given.expires_at(time.time()),
+        login=secrets.token_hex(8),
+    )
     # A renewal of the old login that is under way must not overwrite the new one.
     async with login.store.renewing(grant.key):
         return await anyio.to_thread.run_sync(login.store.put, grant)
@@ -308,41 +310,41 @@ def _scope(spec: ServerSpec, found: Discovered, before: Grant | None, more: tupl
 
 
 async def _by_browser(
-    login: _Login, person: LoginPrompt, found: Discovered, scope: tuple[str, ...], *, pastes: bool
+    login: _Login, person: LoginPrompt, scope: tuple[str, ...], *, pastes: bool
 ) -> tuple[OAuthClient, IssuedTokens]:
     """Authorization code with PKCE: the browser returns to us, or the person pastes its address."""
     async with AsyncExitStack() as stack:
         oauth = login.spec.oauth
-        known = await _known(login, found, scope)
+        server = login.found.server
+        known = await _known(login, scope)
         wanted = (known.redirect_uri if known is not None else oauth.redirect_uri) or ""
         ways: list[Callable[[], Awaitable[str]]] = [person.paste]
         redirect, place = wanted or NOT_HERE, None
         if not pastes:
             known, place = await _place(stack, known, wanted, oauth.redirect_uri or "")
             ways, redirect = [person.paste, place.answer], place.redirect_uri
-        client = known or await identify(found.server, redirect_uri=redirect, scope=" ".join(scope))
+        client = known or await identify(server, redirect_uri=redirect, scope=" ".join(scope))
         redirect = client.redirect_uri or redirect
-        named = _named(login, found)
-        asked = authorization_request(found.server, client, resource=named, scope=scope, redirect_uri=redirect)
+        asked = authorization_request(server, client, resource=login.resource, scope=scope, redirect_uri=redirect)
         if place is not None:
             # The listener was open before: the client had to be registered with its port.
             place.expect(asked.state)
         person.visit(asked.url)
-        code = code_in(answer_in(await _first(ways)), server=found.server, state=asked.state)
-    return await _exchange(login, found, client, code, redirect, asked.verifier)
+        code = code_in(answer_in(await _first(ways)), server=server, state=asked.state)
+    return await _exchange(login, client, code, redirect, asked.verifier)
 
 
-async def _known(login: _Login, found: Discovered, scope: tuple[str, ...]) -> OAuthClient | None:
+async def _known(login: _Login, scope: tuple[str, ...]) -> OAuthClient | None:
     """The client that needs no registration, unless the authorization server has forgotten it.
 
     A server that keeps its clients in memory forgets them at each restart. It says so on a page, to the person, who
     then waits in vain. So its token endpoint is asked first, with a refresh token that it cannot know.
     """
-    client = known_client(login.spec.oauth, found.server, login.store.grants(), login.now(), scope)
+    client = known_client(login.spec.oauth, login.found.server, login.store.grants(), time.time(), scope)
     if client is None or client.origin != "registered":
         return client
     form = {"grant_type": "refresh_token", "refresh_token": secrets.token_urlsafe(24)}
-    endpoint, plain_http = found.server.token_endpoint, login.spec.allow_plain_http
+    endpoint, plain_http = login.found.server.token_endpoint, login.spec.allow_plain_http
     try:
         await post_form(endpoint, form, client=client, allow_plain_http=plain_http)
     except TokenRefused as exc:
@@ -387,19 +389,19 @@ async def _first(ways: Sequence[Callable[[], Awaitable[str]]]) -> str:
 
 
 async def _exchange(
-    login: _Login, found: Discovered, client: OAuthClient, code: str, redirect_uri: str, verifier: str
+    login: _Login, client: OAuthClient, code: str, redirect_uri: str, verifier: str
 ) -> tuple[OAuthClient, IssuedTokens]:
     form = {
         "grant_type": "authorization_code",
         "code": code,
         "redirect_uri": redirect_uri,
         "code_verifier": verifier,
-        "resource": _named(login, found),
+        "resource": login.resource,
     }
-    endpoint, plain_http = found.server.token_endpoint, login.spec.allow_plain_http
+    endpoint, plain_http = login.found.server.token_endpoint, login.spec.allow_plain_http
     try:
         accepted, fields = await post_as_accepted(
-            endpoint, form, client=client, methods=found.server.methods, allow_plain_http=plain_http
+            endpoint, form, client=client, methods=login.found.server.methods, allow_plain_http=plain_http
         )
         return accepted, issued(fields)
     except TokenRefused as exc:
@@ -415,7 +417,7 @@ async def _forget_client(login: _Login, client: OAuthClient) -> None:
 
     Logins that were made with it stay valid until they are refused themselves.
     """
-    store, ended = login.store, replace(client, expires_at=login.now())
+    store, ended = login.store, replace(client, expires_at=time.time())
     # Under the lease of each: a renewal that is under way would bring the old registration back.
     for key in [grant.key for grant in await anyio.to_thread.run_sync(store.grants) if grant.client == client]:
         async with store.renewing(key):
@@ -430,41 +432,14 @@ def _cure(exc: TokenRefused, client: OAuthClient) -> str:
     return "log in again"
 
 
-async def _by_device(
-    login: _Login, person: LoginPrompt, found: Discovered, scope: tuple[str, ...]
-) -> tuple[OAuthClient, IssuedTokens]:
+async def _by_device(login: _Login, person: LoginPrompt, scope: tuple[str, ...]) -> tuple[OAuthClient, IssuedTokens]:
     redirect = login.spec.oauth.redirect_uri or NOT_HERE
-    client = await _known(login, found, scope)
-    client = client or await identify(found.server, redirect_uri=redirect, scope=" ".join(scope))
-    named = _named(login, found)
-    client, code = await ask_for_code(found.server, client, resource=named, scope=scope, spec=login.spec)
+    server = login.found.server
+    client = await _known(login, scope) or await identify(server, redirect_uri=redirect, scope=" ".join(scope))
+    client, code = await ask_for_code(server, client, resource=login.resource, scope=scope, spec=login.spec)
     person.enter(code)
     return client, await wait_for_tokens(
-        found.server, client, code, resource=named, allow_plain_http=login.spec.allow_plain_http
-    )
-
-
-def _named(login: _Login, found: Discovered) -> str:
-    """The ``resource`` parameter; empty for none."""
-    return found.resource if login.spec.oauth.resource is None else login.spec.oauth.resource
-
-
-def _grant(
-    login: _Login, found: Discovered, client: OAuthClient, given: IssuedTokens, wanted: tuple[str, ...]
-) -> Grant:
-    return Grant(
-        issuer=found.server.issuer,
-        resource=found.resource,
-        servers=(canonical(login.spec.url),),
-        client=client,
-        token_endpoint=found.server.token_endpoint,
-        revocation_endpoint=found.server.revocation_endpoint,
-        indicator=login.spec.oauth.resource,
-        access_token=given.access_token,
-        refresh_token=given.refresh_token,
-        scope=_granted(given.scope, wanted),
-        expires_at=given.expires_at(login.now()),
-        login=secrets.token_hex(8),
+        server, client, code, resource=login.resource, allow_plain_http=login.spec.allow_plain_http
     )
 
 

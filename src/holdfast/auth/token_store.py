@@ -128,6 +128,10 @@ class Grant:
         """Whether the access token has expired by this machine's clock."""
         return self.expires_at is not None and now >= self.expires_at
 
+    def usable(self, now: float) -> bool:
+        """Whether the next request can use it, after a renewal where needed."""
+        return self.refreshable or not self.expired(now)
+
 
 def put_among(grants: dict[GrantKey, Grant], grant: Grant) -> Grant:
     """Keep a grant in place of the one with its key; returns it with its addresses, those of the one before among them.

@@ -58,7 +58,6 @@ from holdfast.auth.token_endpoint import (
     post_as_accepted,
     signing_algorithm,
 )
-from holdfast.auth.token_store import Grant
 from holdfast.auth.user_tokens import UserGrants, UserTokenStore
 from holdfast.config import ServerSpec, TokenService
 from holdfast.core import CredentialRefused, Login, LoginState, TokenNotRenewed
@@ -169,7 +168,7 @@ def rungs_of(spec: ServerSpec, grants: UserGrants, now: float) -> tuple[RungStat
     ladder, found, principal = spec.credentials, list[RungStatus](), grants.principal
     if ladder.assertion is not None:
         row = next((one for one in grants.grants() if one.resource == SIGN_IN), None)
-        ended = row is not None and (bool(row.refused) or (row.ends_at or 0.0) <= now or _is_over(row, now))
+        ended = row is not None and (bool(row.refused) or (row.ends_at or 0.0) <= now or not row.usable(now))
         words = _NOT_SIGNED_IN if row is None else _SIGN_IN_ENDED if ended else "the user is signed in to the hub"
         found.append(RungStatus(rung="assertion", open=row is not None and not ended, words=words))
     if ladder.exchange is not None:
@@ -185,10 +184,6 @@ def rungs_of(spec: ServerSpec, grants: UserGrants, now: float) -> tuple[RungStat
         words = "the login of the hub" if alone else "not used: the user has a credential of her own"
         found.append(RungStatus(rung="shared", open=alone, words=words))
     return tuple(found)
-
-
-def _is_over(row: Grant, now: float) -> bool:
-    return row.expired(now) and not row.refreshable
 
 
 class _Source(Protocol):

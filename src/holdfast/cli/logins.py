@@ -325,7 +325,7 @@ def status(
         print_json({"servers": [_login_data(one, now) | ladders.get(one.server_id, {}) for one in statuses]})
     else:
         _show_logins(statuses, now, rungs)
-    raise typer.Exit(0 if all(one.kind != "login" or _is_valid_login(one, now) for one in statuses) else 1)
+    raise typer.Exit(0 if all(one.grant is None or _is_valid_login(one.grant, now) for one in statuses) else 1)
 
 
 def _show_users(*, as_json: bool) -> None:
@@ -364,21 +364,22 @@ def _user_login_data(row: UserRow) -> dict[str, Any]:
 
 
 def _login_data(status: LoginStatus, now: float) -> dict[str, Any]:
-    if status.kind != "login":
+    grant = status.grant
+    if grant is None:
         return {"id": status.server_id, "credentials": status.kind}
     return {
         "id": status.server_id,
         "credentials": status.kind,
-        "usable": status.usable(now),
-        "expired": status.expired(now),
-        "expires_at": status.expires_at,
-        "refreshable": status.refreshable,
-        "refused": status.refused or None,
-        "scope": status.scope,
-        "issuer": status.issuer,
-        "resource": status.resource,
-        "client_id": status.client_id,
-        "source": status.source,
+        "usable": grant.usable(now),
+        "expired": grant.expired(now),
+        "expires_at": grant.expires_at,
+        "refreshable": grant.refreshable,
+        "refused": grant.refused or None,
+        "scope": grant.scope,
+        "issuer": grant.issuer,
+        "resource": grant.resource,
+        "client_id": grant.client.id,
+        "source": grant.source,
         "place": status.place,
     }
 
@@ -387,9 +388,9 @@ def _show_logins(statuses: list[LoginStatus], now: float, rungs: dict[str, tuple
     for one in statuses:
         style, words = _login_words(one, now)
         print_line((one.server_id, "bold"), "  ", (words, style))
-        if one.kind == "login":
-            scope = f"for {one.scope}, " if one.scope else ""
-            print_line((f"  {scope}by {one.issuer}, kept in {one.place}", "dim"))
+        if one.grant is not None:
+            scope = f"for {one.grant.scope}, " if one.grant.scope else ""
+            print_line((f"  {scope}by {one.grant.issuer}, kept in {one.place}", "dim"))
         for rung in rungs.get(one.server_id, ()):
             print_line(f"  {rung.rung}: ", ("yes", "green") if rung.open else ("no", "dim"), f", {rung.words}")
     if not statuses:
@@ -397,17 +398,19 @@ def _show_logins(statuses: list[LoginStatus], now: float, rungs: dict[str, tuple
 
 
 def _login_words(one: LoginStatus, now: float) -> tuple[str, str]:
-    if one.kind != "login":
+    grant = one.grant
+    if grant is None:
         return "dim", _WITHOUT_LOGIN[one.kind]
-    when = "ended" if one.expired(now) else "ends"
-    time_left = f"; its token {when} {until(one.expires_at, now)}" if one.expires_at is not None else ""
-    if _is_valid_login(one, now):
-        renewed = " and is renewed automatically" if one.refreshable and time_left else ""
+    ends = until(grant.expires_at, now)
+    when = "ended" if grant.expired(now) else "ends"
+    time_left = f"; its token {when} {ends}" if grant.expires_at is not None else ""
+    if _is_valid_login(grant, now):
+        renewed = " and is renewed automatically" if grant.refreshable and time_left else ""
         return "green", f"logged in{time_left}{renewed}"
-    why = "was revoked or has expired" if one.refused else f"expired {until(one.expires_at, now)} and cannot be renewed"
+    why = "was revoked or has expired" if grant.refused else f"expired {ends} and cannot be renewed"
     return "yellow", f"the login {why}: run `{command_line('login', server=one.server_id)}`"
 
 
-def _is_valid_login(one: LoginStatus, now: float) -> bool:
+def _is_valid_login(grant: Grant, now: float) -> bool:
     """Whether it is valid, and no server refused it."""
-    return one.usable(now) and not one.refused
+    return grant.usable(now) and not grant.refused

@@ -26,7 +26,7 @@ from anyio.streams.tls import TLSAttribute, TLSStream
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-from holdfast.auth import LoginStatus, Refreshed, refresh_now, status_of
+from holdfast.auth import Grant, LoginStatus, Refreshed, refresh_now, status_of
 from holdfast.config import Definition, KeyPath, joined, looks_secret
 from holdfast.control import Server
 from holdfast.core import (
@@ -404,9 +404,9 @@ async def look_at_login(case: Case) -> Observation:
     store = case.tools.logins.store
     # A keyring may ask the user first. The thread lets the deadline hold.
     status = await anyio.to_thread.run_sync(status_of, case.spec, store, abandon_on_cancel=True)
+    if status.grant is not None:
+        return await _login(case, status, status.grant)
     match status.kind:
-        case "login":
-            return await _login(case, status)
         case "header":
             return Observation(_header(case))
         case "off":
@@ -418,11 +418,11 @@ async def look_at_login(case: Case) -> Observation:
             return Observation("credentials come from elsewhere")
 
 
-async def _login(case: Case, status: LoginStatus) -> Observation:
-    if status.refused or (status.expired(time.time()) and not status.refreshable):
-        why = "the authorization server no longer renews it" if status.refused else "its token expired"
+async def _login(case: Case, status: LoginStatus, grant: Grant) -> Observation:
+    if grant.refused or not grant.usable(time.time()):
+        why = "the authorization server no longer renews it" if grant.refused else "its token expired"
         return _ended(case, why)
-    if not status.expired(time.time()):
+    if not grant.expired(time.time()):
         return Observation(f"a login from {status.place}{_until(status)}")
     return _renewed(case, await refresh_now(case.spec, case.tools.logins.store, renewer=case.tools.logins.renewer))
 
@@ -468,9 +468,9 @@ def _header(case: Case) -> str:
 
 
 def _until(status: LoginStatus) -> str:
-    if status.expires_at is None:
+    if status.grant is None or status.grant.expires_at is None:
         return ""
-    return f", good until {datetime.fromtimestamp(status.expires_at, UTC):%Y-%m-%d %H:%M} UTC"
+    return f", good until {datetime.fromtimestamp(status.grant.expires_at, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 _NAMED = 5

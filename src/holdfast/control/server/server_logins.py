@@ -365,17 +365,17 @@ class PrincipalLogins:
 
 def _read_login(spec: ServerSpec, grants: UserGrants, now: float) -> OwnLogin:
     """What is stored. It blocks."""
-    status = status_of(spec, grants)
-    if status.kind != "login":
+    grant = status_of(spec, grants).grant
+    if grant is None:
         others = any(rung.open for rung in rungs_of(spec, grants, now) if rung.rung != "login")
         return OwnLogin(server=spec.id, state="not_needed" if others else "missing")
     return OwnLogin(
         server=spec.id,
-        state="valid" if status.usable(now) and not status.refused else "ended",
-        issuer=status.issuer,
-        scope=status.scope,
-        expires_at=status.expires_at,
-        refreshable=status.refreshable,
+        state="valid" if grant.usable(now) and not grant.refused else "ended",
+        issuer=grant.issuer,
+        scope=grant.scope,
+        expires_at=grant.expires_at,
+        refreshable=grant.refreshable,
     )
 
 
