@@ -108,7 +108,7 @@ async def test_a_server_of_the_older_transport_has_its_login_renewed_too(peer: G
         await reaches(hub, "files")
         assert (await hub.call_tool("files__read")).text == "read done"
         await peer.behave(end_tokens=True)
-        hub.registry.logins.renewer.now = lambda: 2e9  # time goes by, and the token ends
+        hub.registry.logins.now = lambda: 2e9  # time goes by, and the token ends
         assert (await hub.call_tool("files__read")).text == "read done"
         assert await peer.renewals() == 2
 
@@ -160,7 +160,7 @@ async def test_an_authorization_server_that_is_away_costs_calls_and_nothing_else
     kept, _ = await logged_in(peer.spec(), store)
     async with hub_of(peer, store) as hub:
         await peer.behave(end_tokens=True, token_status=503)
-        hub.registry.logins.renewer.now = lambda: 1e9  # time stands still, however long the calls take
+        hub.registry.logins.now = lambda: 1e9  # time stands still, however long the calls take
         for _ in range(5):
             with pytest.raises(CallFailed, match="could not be renewed just now"):
                 await hub.call_tool("files__read")
@@ -169,7 +169,7 @@ async def test_an_authorization_server_that_is_away_costs_calls_and_nothing_else
         assert await peer.renewals() == 1, "it is left alone after the first"
         assert store.get(kept.key) == kept
         await peer.behave(token_status=0)
-        hub.registry.logins.renewer.pauses.clear()
+        hub.registry.logins.pauses.clear()
         assert (await hub.call_tool("files__read")).text == "read done"
 
 
@@ -183,7 +183,7 @@ async def test_a_load_that_meets_an_authorization_outage_tries_again(peer: Guard
 
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
-        logins.renewer.pauses.clear()
+        logins.pauses.clear()
         await peer.behave(token_status=0)
 
     outcome = (await Loader(peer.config(), logins=logins, sleep=sleep).load()).outcomes[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.auth.credentials import Bearer, Logins, Renewer, refresh_now, status_of
+from holdfast.auth.credentials import Bearer, Logins, refresh_now, status_of
 from holdfast.auth.token_endpoint import IssuedTokens
 from holdfast.auth.token_store import TokenStore, renewing
 from holdfast.core.classify import classify_evidence
@@ -186,7 +186,7 @@ async def test_an_authorization_server_that_is_away_is_asked_less_and_less_often
     aged(store, kept)
     clock = Clock()
     await peer.behave(token_status=500)
-    renewer = Renewer(store, now=clock, chance=lambda: 0.0)
+    renewer = Logins(store, now=clock, chance=lambda: 0.0)
 
     async def tried() -> float:
         with pytest.raises(ServerFailure) as failed:
@@ -222,7 +222,7 @@ async def test_a_refusal_in_the_words_of_a_token_endpoint_ends_a_login(
 async def test_a_clock_that_is_set_back_does_not_make_the_pause_longer(peer: Guarded, store: TokenStore) -> None:
     kept, _ = await logged_in(peer.spec(), store)
     kept, clock = aged(store, kept), Clock()
-    renewer = Renewer(store, now=clock)
+    renewer = Logins(store, now=clock)
     await peer.behave(token_status=503)
     with pytest.raises(ServerFailure):
         await renewer.renew(kept.key, instead_of=kept.access_token)
@@ -281,7 +281,7 @@ async def test_whoever_gives_up_waiting_does_not_take_the_new_tokens_with_them(
     kept, _ = await logged_in(peer.spec(), store)
     aged(store, kept)
     await peer.behave(token_delay=0.3)
-    renewer = Renewer(store)
+    renewer = Logins(store)
     async with anyio.create_task_group() as tasks:
 
         async def ask() -> None:
@@ -302,7 +302,7 @@ async def test_whoever_waits_for_another_process_can_be_cancelled(store: TokenSt
     kept = store.put(grant())
     async with renewing(store.folder, kept.key):
         with anyio.move_on_after(0.1) as scope:
-            await Renewer(store).renew(kept.key, instead_of=kept.access_token)
+            await Logins(store).renew(kept.key, instead_of=kept.access_token)
     assert scope.cancelled_caught
 
 
@@ -364,7 +364,7 @@ async def test_a_renewal_that_ends_after_a_login_elsewhere_does_not_undo_it(peer
         store.put(newer)  # the person logs in at another issuer, while the old one takes its time to answer
         return IssuedTokens(access_token="planted-late", refresh_token="planted-late-refresh")
 
-    renewer = Renewer(store, request=slowly)
+    renewer = Logins(store, request=slowly)
     await renewer.renew(kept.key, instead_of=kept.access_token)
     used = store.of(kept.servers[0])
     assert used is not None

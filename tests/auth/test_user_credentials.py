@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio
+import jwt
 import pytest
 from mcp import Client
 
 from holdfast.auth.credentials import Logins
 from holdfast.auth.token_store import TokenStore
-from holdfast.auth.user_credentials import Ladders, SubjectTokens
+from holdfast.auth.user_credentials import Ladder, Ladders, SubjectTokens
 from holdfast.auth.user_tokens import UserTokens
 from holdfast.config.read import config_from_mapping
 from holdfast.core.evidence import TokenNotRenewed
@@ -340,6 +343,33 @@ async def test_a_token_that_has_ended_is_not_exchanged_and_what_was_made_of_it_e
     subjects.note(name, await field.hub_token("ada", seconds=2400))
     now += 600
     assert await ladder.token() not in (None, second), "what was made of the token before ended with it"
+
+
+@pytest.mark.requirement("SEC-11")
+async def test_users_who_gave_way_are_forgotten_also_while_the_issuer_is_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.auth.user_credentials.MOST_KEPT", 1)
+    address = f"http://127.0.0.1:{free_port()}/token"
+    definition = {
+        "url": "http://127.0.0.1:1/mcp",
+        "sharing": "per-user",
+        "credentials": {"exchange": {"tokenUrl": address, "clientId": "hub", "audience": "files"}},
+    }
+    spec = config_from_mapping({"mcpServers": {"tracker": definition}}).servers["tracker"]
+    subjects = SubjectTokens(needed=lambda: True)
+    ladders = Ladders(UserTokens(tmp_path, keys=KEYS), Logins(TokenStore(tmp_path)), subjects=subjects)
+    kept = []
+    for name in ("https://id.example#ada", "https://id.example#bob"):
+        subjects.note(name, jwt.encode({"exp": time.time() + 600}, "k" * 32))
+        ladder = ladders.authorize(name, spec)
+        assert isinstance(ladder, Ladder)
+        with pytest.raises(ServerFailure):
+            await ladder.token()
+        kept.append(weakref.ref(ladder._rungs[0]))
+        del ladder
+    gc.collect()
+    assert [one() is not None for one in kept] == [False, True]
 
 
 async def test_a_user_comes_back_with_the_next_token_that_her_client_sends(

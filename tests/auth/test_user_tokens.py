@@ -12,7 +12,7 @@ import anyio
 import pytest
 from keyring.backends import fail
 
-from holdfast.auth.credentials import Renewer
+from holdfast.auth.credentials import Logins
 from holdfast.auth.token_store import StoreUnusable
 from holdfast.auth.user_tokens import KEY_FILE_VARIABLE, KEY_VARIABLE, UserTokens, find_user_keys
 from holdfast.errors import HoldfastError, ServerFailure, UsageError
@@ -173,7 +173,7 @@ async def test_two_processes_that_renew_one_login_at_once_ask_once(peer: Guarded
     await peer.behave(token_delay=0.2)
     async with anyio.create_task_group() as tasks:
         for store in (one, other):
-            tasks.start_soon(partial(Renewer(store).renew, kept.key, instead_of=kept.access_token))
+            tasks.start_soon(partial(Logins(store).renew, kept.key, instead_of=kept.access_token))
     assert await peer.renewals() == 1
     assert not await peer.seen("reuse")
     assert one.grants() == other.grants()
@@ -185,9 +185,9 @@ async def test_a_network_fault_never_loses_a_refresh_token(peer: Guarded, tmp_pa
     kept, _ = await logged_in(peer.spec(), store)
     await peer.behave(token_cut=True)
     with pytest.raises(ServerFailure):
-        await Renewer(store).renew(kept.key, instead_of=kept.access_token)
+        await Logins(store).renew(kept.key, instead_of=kept.access_token)
     assert store.grants() == (kept,)
     await peer.behave(token_cut=False)
-    renewed = await Renewer(store).renew(kept.key, instead_of=kept.access_token)
+    renewed = await Logins(store).renew(kept.key, instead_of=kept.access_token)
     assert renewed is not None
     assert renewed.access_token.startswith(PLANTED)

@@ -32,7 +32,7 @@ import pytest
 
 from holdfast.access.audit_reader import AuditFilter, AuditReader
 from holdfast.access.audit_writer import AuditFiles, AuditTrail
-from holdfast.auth.credentials import Renewer
+from holdfast.auth.credentials import Logins
 from holdfast.auth.person_login import log_out
 from holdfast.auth.token_store import GrantKey
 from holdfast.config.read import config_from_mapping
@@ -284,7 +284,7 @@ class World:
 
     async def _renew(self, user: str, replica: Replica, key: GrantKey, token: str) -> None:
         try:
-            await Renewer(logins_of(replica.served).of(user)).renew(key, instead_of=token)
+            await Logins(logins_of(replica.served).of(user)).renew(key, instead_of=token)
         except ServerFailure as exc:
             self.story.append(f"  not renewed: {exc}")
 

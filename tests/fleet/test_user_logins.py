@@ -15,7 +15,7 @@ import anyio.to_thread
 import pytest
 
 from holdfast.auth import StoreUnusable
-from holdfast.auth.credentials import Renewer
+from holdfast.auth.credentials import Logins
 from holdfast.auth.person_login import log_out
 from holdfast.auth.token_store import Grant
 from holdfast.config.read import config_from_mapping
@@ -140,7 +140,7 @@ async def test_two_replicas_that_renew_one_login_at_once_ask_once(redis: RedisPe
             await peer.behave(token_delay=0.3)
             async with anyio.create_task_group() as tasks:
                 for served in (one, other):
-                    renewer = Renewer(logins_of(served).of("ada"))
+                    renewer = Logins(logins_of(served).of("ada"))
                     tasks.start_soon(partial(renewer.renew, kept.key, instead_of=kept.access_token))
             assert await peer.renewals() == 1
             assert not await peer.seen("reuse")
@@ -156,11 +156,11 @@ async def test_a_replica_that_has_not_heard_of_a_renewal_never_uses_the_old_refr
         with anyio.fail_after(PATIENCE):
             kept, _ = await logged_in(peer.spec(), logins_of(one).of("ada"))
             await reaches(other, "ada", kept.access_token)
-            renew = partial(Renewer(logins_of(one).of("ada")).renew, kept.key, instead_of=kept.access_token)
+            renew = partial(Logins(logins_of(one).of("ada")).renew, kept.key, instead_of=kept.access_token)
             renewed = await renew()
             assert renewed is not None
             # The other one is asked at once, with what it knew before.
-            found = await Renewer(logins_of(other).of("ada")).renew(kept.key, instead_of=kept.access_token)
+            found = await Logins(logins_of(other).of("ada")).renew(kept.key, instead_of=kept.access_token)
             assert found is not None
             assert found.access_token == renewed.access_token
             assert await peer.renewals() == 1
@@ -181,12 +181,12 @@ async def test_while_redis_is_gone_a_valid_token_is_used_and_none_is_renewed(
             await redis.kill()
             assert text_of(await client.call_tool("files__read", {})) == "read done for ada"
             with pytest.raises(ServerFailure) as refused:
-                await Renewer(logins_of(served).of("ada")).renew(kept.key, instead_of=kept.access_token)
+                await Logins(logins_of(served).of("ada")).renew(kept.key, instead_of=kept.access_token)
             assert "renewed when it does" in str(refused.value)
             assert await peer.renewals() == 0, "the refresh token was not used"
             await redis.start()
             await came_true(lambda: fleet_of(served.hub).state.is_shared)
-            renewed = await Renewer(logins_of(served).of("ada")).renew(kept.key, instead_of=kept.access_token)
+            renewed = await Logins(logins_of(served).of("ada")).renew(kept.key, instead_of=kept.access_token)
             assert renewed is not None
             assert renewed.refresh_token != kept.refresh_token
 
@@ -281,7 +281,7 @@ async def test_a_command_logs_a_user_in_and_out_without_being_a_replica(
             await listed(client, ada, "files__of_ada")
             seen = await anyio.to_thread.run_sync(command_on(redis).rows)
             assert [(one.principal, one.grant is not None) for one in seen] == [("ada", True)]
-            renewed = Renewer(command_on(redis).of("ada"))
+            renewed = Logins(command_on(redis).of("ada"))
             kept = (await anyio.to_thread.run_sync(command_on(redis).of("ada").grants))[0]
             assert await renewed.renew(kept.key, instead_of=kept.access_token) is not None
             assert len(fleet_of(served.hub).member.peers) == 1

@@ -3,7 +3,7 @@
 A token is renewed before it expires or when it is refused. Nothing here asks a person: where only a new login can help,
 the server's refusal is the result, and says so. Nothing here shows a token.
 
-``Renewer`` renews a grant: one process asks once for all that need it, and a failure loses nothing. A task takes the
+``Logins`` renews a grant: one process asks once for all that need it, and a failure loses nothing. A task takes the
 turn of the grant in this process, then the lease of it among all processes (``GrantStore.renewing``), and reads the
 store again: another one may have renewed it in the meantime.
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -38,10 +38,9 @@ __all__ = [
     "CredentialKind",
     "LoginStatus",
     "Logins",
-    "Pauses",
+    "Pause",
     "RefreshOutcome",
     "Refreshed",
-    "Renewer",
     "login_command",
     "refresh_now",
     "status_of",
@@ -92,7 +91,7 @@ def status_of(spec: ServerSpec, store: GrantStore) -> LoginStatus:
     return LoginStatus(server_id=spec.id, kind="login", place=place, grant=grant)
 
 
-async def refresh_now(spec: ServerSpec, store: GrantStore, *, renewer: Renewer | None = None) -> Refreshed:
+async def refresh_now(spec: ServerSpec, store: GrantStore, *, logins: Logins | None = None) -> Refreshed:
     """Renew a server's login, expired or not. A failure is a result, not an exception."""
     status = status_of(spec, store)
     grant = status.grant
@@ -104,7 +103,7 @@ async def refresh_now(spec: ServerSpec, store: GrantStore, *, renewer: Renewer |
         reason = "the authorization server gave no refresh token"
         return Refreshed(outcome="not_refreshable", reason=reason, status=status)
     try:
-        renewed = await (renewer or Renewer(store)).renew(
+        renewed = await (logins or Logins(store)).renew(
             grant.key, instead_of=grant.access_token, allow_plain_http=spec.allow_plain_http
         )
     except ServerFailure as failure:
@@ -147,34 +146,14 @@ SETTLED = 30.0
 """Seconds in which a new token is not renewed again: a server that refuses it refuses the next one too."""
 
 
-class Logins:
-    """The logins of one process: the token store and its renewer."""
-
-    def __init__(
-        self,
-        store: GrantStore | None = None,
-        *,
-        now: Callable[[], float] = time.time,
-        command: Callable[[str], str] | None = None,
-    ) -> None:
-        """``command`` gives the command that logs in to a server."""
-        self.store: GrantStore = store if store is not None else TokenStore()
-        self._command = command or login_command
-        self.renewer = Renewer(self.store, now=now)
-
-    def authorize(self, spec: ServerSpec) -> Bearer | None:
-        """The authorizer of a server; None where its definition has credentials of its own or takes no login."""
-        return Bearer(spec, self.renewer, self._command(spec.id)) if takes_login(spec) else None
-
-
 class Bearer:
     """The login of one server (the ``Authorizer`` of the wire)."""
 
-    def __init__(self, spec: ServerSpec, renewer: Renewer, command: str) -> None:
+    def __init__(self, spec: ServerSpec, logins: Logins, command: str) -> None:
         self._server = canonical(spec.url)
         self._command = command
         self._plain_http = spec.allow_plain_http
-        self._renewer = renewer
+        self._logins = logins
         self._given: tuple[str, float] = ("", 0.0)
 
     async def token(self) -> str | None:
@@ -184,7 +163,7 @@ class Bearer:
             return None
         # A token that lives for less than EARLY is used until its end: it is not renewed for each request.
         ahead = 0.0 if self._is_fresh(grant.access_token) else EARLY
-        if grant.refreshable and grant.expired(self._renewer.now() + ahead):
+        if grant.refreshable and grant.expired(self._logins.now() + ahead):
             grant = await self._renewed_early(grant)
         return grant.access_token
 
@@ -210,35 +189,35 @@ class Bearer:
         return await self._grant() is not None
 
     async def _grant(self) -> Grant | None:
-        await self._renewer.up_to_date()
-        return self._renewer.store.known_of(self._server)
+        await self._logins.up_to_date()
+        return self._logins.store.known_of(self._server)
 
     async def _renewed_early(self, grant: Grant) -> Grant:
         """A new token; the old one if it has not expired yet, or if only a new login can replace it."""
         try:
             return await self._renew(grant) or grant
         except ServerFailure:
-            if grant.expired(self._renewer.now()):
+            if grant.expired(self._logins.now()):
                 raise
             return grant
 
     async def _renew(self, grant: Grant) -> Grant | None:
-        renewed = await self._renewer.renew(grant.key, instead_of=grant.access_token, allow_plain_http=self._plain_http)
+        renewed = await self._logins.renew(grant.key, instead_of=grant.access_token, allow_plain_http=self._plain_http)
         if renewed is not None:
-            self._given = (renewed.access_token, self._renewer.now())
+            self._given = (renewed.access_token, self._logins.now())
         return renewed
 
     def _is_fresh(self, token: str) -> bool:
         given, at = self._given
-        return token == given and self._renewer.now() < at + SETTLED
+        return token == given and self._logins.now() < at + SETTLED
 
     def _state(self) -> LoginState:
-        grant = self._renewer.store.known_of(self._server)
+        grant = self._logins.store.known_of(self._server)
         if grant is None:
             return LoginState.NONE
         if grant.refused:
             return LoginState.REFUSED
-        return LoginState.GOOD if grant.usable(self._renewer.now()) else LoginState.EXPIRED
+        return LoginState.GOOD if grant.usable(self._logins.now()) else LoginState.EXPIRED
 
 
 def login_command(server_id: str) -> str:
@@ -251,50 +230,39 @@ LONGEST_PAUSE = 60.0
 """The pause in seconds after a failed renewal."""
 
 
-@dataclass
-class _Pause:
-    """The pause after a failed request for a token."""
-
-    failures: int
-    until: float
-    reason: str
-
-
-class Pauses:
-    """The pauses after requests for tokens that had no answer, by what was asked for. Tests pass time and chance."""
+class Pause:
+    """The pause after requests for a token that had no answer. Tests pass time and chance."""
 
     def __init__(self, now: Callable[[], float], chance: Callable[[], float], *, exchanged: bool = False) -> None:
         self._now = now
         self._chance = chance
         self._exchanged = exchanged
-        self._pauses: dict[Hashable, _Pause] = {}
+        self._failures = 0
+        self._until = 0.0
+        self._reason = ""
 
-    def check(self, key: Hashable) -> None:
-        """Raise the last failure again, without a request, while its pause lasts."""
-        pause = self._pauses.get(key)
-        left = pause.until - self._now() if pause is not None else 0.0
-        if pause is not None and 0 < left <= LONGEST_PAUSE:  # a longer pause means that the clock was set back
-            raise ServerFailure(TokenNotRenewed(reason=pause.reason, retry_after=left, exchanged=self._exchanged))
+    def check(self) -> None:
+        """Raise the last failure again, without a request, while the pause lasts."""
+        left = self._until - self._now()
+        if 0 < left <= LONGEST_PAUSE:  # a longer pause means that the clock was set back
+            raise ServerFailure(TokenNotRenewed(reason=self._reason, retry_after=left, exchanged=self._exchanged))
 
-    def failed(self, key: Hashable, why: NoTokenAnswer) -> ServerFailure:
+    def failed(self, why: NoTokenAnswer) -> ServerFailure:
         """Begin a pause, longer than the one before; returns what to raise."""
-        before = self._pauses.get(key)
-        failures = before.failures + 1 if before is not None else 1
-        wait = delay(failures, base=FIRST_PAUSE, chance=self._chance(), retry_after=why.retry_after)
+        self._failures += 1
+        wait = delay(self._failures, base=FIRST_PAUSE, chance=self._chance(), retry_after=why.retry_after)
         wait = min(wait, LONGEST_PAUSE)
-        self._pauses[key] = _Pause(failures=failures, until=self._now() + wait, reason=why.reason)
+        self._until = self._now() + wait
+        self._reason = why.reason
         return ServerFailure(TokenNotRenewed(reason=why.reason, retry_after=wait, exchanged=self._exchanged))
 
-    def answered(self, key: Hashable) -> None:
-        """There was an answer."""
-        self._pauses.pop(key, None)
-
-    def clear(self) -> None:
-        """End all pauses."""
-        self._pauses.clear()
+    def answered(self) -> None:
+        """There was an answer: the next failure is the first again."""
+        self._failures = 0
+        self._until = 0.0
 
     def __repr__(self) -> str:
-        return f"<Pauses {len(self._pauses)}>"
+        return f"<Pause after {self._failures} failures>"
 
 
 async def request_renewal(grant: Grant, *, allow_plain_http: bool, on_sending: Callable[[], None]) -> IssuedTokens:
@@ -315,23 +283,31 @@ class _Unsaved(NamedTuple):
     after: Grant
 
 
-class Renewer:
-    """Renews the grants of a store for this process. Tests pass time and chance."""
+class Logins:
+    """The logins of one process: a store of grants, and their renewal. Tests pass time and chance."""
 
     def __init__(
         self,
-        store: GrantStore,
+        store: GrantStore | None = None,
         *,
         now: Callable[[], float] = time.time,
         chance: Callable[[], float] = random.random,
+        command: Callable[[str], str] = login_command,
         request: Callable[..., Awaitable[IssuedTokens]] = request_renewal,
     ) -> None:
-        self.store = store
+        """``command`` gives the command that logs in to a server; ``request`` asks for new tokens."""
+        self.store: GrantStore = store if store is not None else TokenStore()
+        self._command = command
+        self._chance = chance
         self.now = now
         self._request = request
         self._turns: dict[GrantKey, anyio.Lock] = {}
-        self.pauses = Pauses(lambda: self.now(), chance)  # noqa: PLW0108 - a test stops the clock
+        self.pauses: dict[GrantKey, Pause] = {}
         self._unsaved: dict[GrantKey, _Unsaved] = {}
+
+    def authorize(self, spec: ServerSpec) -> Bearer | None:
+        """The authorizer of a server; None where its definition has credentials of its own or takes no login."""
+        return Bearer(spec, self, self._command(spec.id)) if takes_login(spec) else None
 
     async def up_to_date(self) -> None:
         """Read the store if it changed.
@@ -365,12 +341,16 @@ class Renewer:
         if grant is None or not grant.refreshable:
             return None
         # After the store was read: another process may have had an answer, and then no pause counts.
-        self.pauses.check(key)
+        self._pause(key).check()
         with anyio.CancelScope() as scope:
             # Once the request is sent, the old refresh token may be invalid.
             # A cancelled caller must not lose the answer with the new one.
             return await self._ask(grant, plain_http, lambda: setattr(scope, "shield", True))
         raise AssertionError("the scope is never cancelled")
+
+    def _pause(self, key: GrantKey) -> Pause:
+        """The pause of one grant, by the clock of now: a test stops it."""
+        return self.pauses.setdefault(key, Pause(lambda: self.now(), self._chance))  # noqa: PLW0108 - see above
 
     async def _saved(self, stored: Grant | None, key: GrantKey) -> Grant | None:
         """The stored grant, or its renewed form that could not be stored before and now is."""
@@ -390,15 +370,15 @@ class Renewer:
         try:
             given = await self._request(grant, allow_plain_http=plain_http, on_sending=on_sending)
         except NoTokenAnswer as exc:
-            raise self.pauses.failed(grant.key, exc) from exc
+            raise self._pause(grant.key).failed(exc) from exc
         except TokenRefused as exc:
             # A proxy, or a server in trouble, refuses too. Only the issuer's own words end a login (AUTH-5).
             if not exc.final:
                 why = NoTokenAnswer(f"the authorization server answered {exc}")
-                raise self.pauses.failed(grant.key, why) from exc
+                raise self._pause(grant.key).failed(why) from exc
             await self._keep(replace(grant, refused=exc.code))
             return None
-        self.pauses.answered(grant.key)
+        self._pause(grant.key).answered()
         renewed = replace(
             grant,
             access_token=given.access_token,

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias
 
 import anyio.to_thread
 
-from holdfast.auth.credentials import EARLY, Renewer
+from holdfast.auth.credentials import EARLY, Logins
 from holdfast.auth.discovery import AuthorizationServer, document_at, server_in
 from holdfast.auth.flows import authorization_request, code_in
 from holdfast.auth.person_login import audience_of, unverified_claims
@@ -48,7 +48,7 @@ ID_JAG: Final = "urn:ietf:params:oauth:token-type:id-jag"
 SIGN_IN: Final = "urn:holdfast:sign-in"
 """The resource of the row with a person's ID token. It is the address of no server, so no server is sent the token."""
 
-MOST_RENEWERS: Final = 1_024
+MOST_RENEWED: Final = 1_024
 """People whose renewals this process remembers."""
 
 METADATA_SECONDS: Final = 300.0
@@ -245,7 +245,7 @@ class IdTokens:
         self._name_of = name_of
         self._now = now
         self._key = GrantKey(client.issuer, SIGN_IN)
-        self._renewer = lru_cache(maxsize=MOST_RENEWERS)(self._renewer_of)
+        self._logins = lru_cache(maxsize=MOST_RENEWED)(self._logins_of)
         """What renews the ID token of a person: one for each, so that one process asks once."""
 
     async def keep(self, principal: str, given: SignedIn, *, session: str, until: float) -> None:
@@ -286,17 +286,17 @@ class IdTokens:
 
         Raises ``ServerFailure`` with ``TokenNotRenewed`` if the issuer could not be asked.
         """
-        renewer = self._renewer(principal)
-        await renewer.up_to_date()
+        logins = self._logins(principal)
+        await logins.up_to_date()
         row, now = self.known(principal), self._now()
         if row is None or row.refused or (row.ends_at is not None and now >= row.ends_at):
             return None
         if row.refreshable and row.expired(now + EARLY):
-            row = await renewer.renew(self._key, instead_of=row.access_token)
+            row = await logins.renew(self._key, instead_of=row.access_token)
         return row if row is not None and not row.expired(self._now()) else None
 
-    def _renewer_of(self, principal: str) -> Renewer:
-        return Renewer(self._tokens.of(principal), now=self._now, request=partial(self._request, principal))
+    def _logins_of(self, principal: str) -> Logins:
+        return Logins(self._tokens.of(principal), now=self._now, request=partial(self._request, principal))
 
     async def _request(
         self,

@@ -43,7 +43,7 @@ from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import anyio
 
-from holdfast.auth.credentials import EARLY, SETTLED, Bearer, Logins, Pauses, takes_login
+from holdfast.auth.credentials import EARLY, SETTLED, Bearer, Logins, Pause, takes_login
 from holdfast.auth.person_login import check_audience, unverified_claims
 from holdfast.auth.sign_in import SIGN_IN, TOKEN_EXCHANGE, IdTokens
 from holdfast.auth.token_endpoint import (
@@ -228,11 +228,11 @@ class _KeptToken:
 class _Rung:
     """The tokens of one user for one server by one rung: at most one, obtained once for all that need it."""
 
-    def __init__(self, name: RungName, source: _Source, *, now: Callable[[], float], pauses: Pauses) -> None:
+    def __init__(self, name: RungName, source: _Source, *, now: Callable[[], float], pause: Pause) -> None:
         self.name = name
         self.source = source
         self._now = now
-        self._pauses = pauses
+        self._pause = pause
         self._turn = anyio.Lock()
         self._kept: _KeptToken | None = None
         self._refused: tuple[object, TokenRefused] | None = None
@@ -283,17 +283,17 @@ class _Rung:
         # The same credential would be refused again; each try is a failed login in the issuer's log.
         if self._refused is not None and self._refused[0] == mark:
             raise _refusal(self.name, self._refused[1])
-        self._pauses.check(self)
+        self._pause.check()
         try:
             given = await self.source.obtain(credential)
         except NoTokenAnswer as exc:
-            raise self._pauses.failed(self, exc) from exc
+            raise self._pause.failed(exc) from exc
         except TokenRefused as exc:
             if exc.status not in DECISIONS:
-                raise self._pauses.failed(self, NoTokenAnswer(f"the authorization server answered {exc}")) from exc
+                raise self._pause.failed(NoTokenAnswer(f"the authorization server answered {exc}")) from exc
             self._kept, self._refused = None, (mark, exc)
             raise _refusal(self.name, exc) from exc
-        self._pauses.answered(self)
+        self._pause.answered()
         self._refused = None
         now = self._now()
         ends = given.expires_at(now)
@@ -549,7 +549,7 @@ class Ladders:
         self._subjects = subjects
         self._id_tokens = id_tokens
         self._now = now
-        self._pauses = Pauses(now, chance, exchanged=True)
+        self._chance = chance
         self._ladders: OrderedDict[tuple[str, str], Ladder] = OrderedDict()
 
     def authorize(self, principal: str, spec: ServerSpec) -> Ladder | Bearer | None:
@@ -589,7 +589,7 @@ class Ladders:
         return Ladder(spec, tuple(rungs), login, shared)
 
     def _rung(self, name: RungName, source: _Source) -> _Rung:
-        return _Rung(name, source, now=self._now, pauses=self._pauses)
+        return _Rung(name, source, now=self._now, pause=Pause(self._now, self._chance, exchanged=True))
 
     def __repr__(self) -> str:
         return f"<Ladders {len(self._ladders)}, {self._subjects!r}, {self._id_tokens!r}>"

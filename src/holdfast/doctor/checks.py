@@ -424,7 +424,7 @@ async def _login(case: Case, status: LoginStatus, grant: Grant) -> Observation:
         return _ended(case, why)
     if not grant.expired(time.time()):
         return Observation(f"a login from {status.place}{_until(status)}")
-    return _renewed(case, await refresh_now(case.spec, case.tools.logins.store, renewer=case.tools.logins.renewer))
+    return _renewed(case, await refresh_now(case.spec, case.tools.logins.store, logins=case.tools.logins))
 
 
 def _incomplete(case: Case) -> Iterator[Finding]:

@@ -240,10 +240,6 @@ class FleetUserTokens(UserTokenStore):
         """The address of the store."""
         return self._place
 
-    def check(self) -> None:
-        """See that there are keys."""
-        _ = self._seal
-
     def stamp(self, principal: str | None = None) -> object:
         """Changes when a record of this user does, or of any."""
         if principal is None:
@@ -350,9 +346,6 @@ class CommandUserTokens(UserTokenStore):
     def place(self) -> str:
         """The address of the store."""
         return self._address.shown
-
-    def check(self) -> None:
-        """Nothing: the keys were found before."""
 
     def stamp(self, principal: str | None = None) -> object:
         """Changes with each write of this command: each read is a new one."""

@@ -13,7 +13,7 @@ counts as a wrong credential (``access.guard``): after many of them the answers 
 locked out.
 
 What must never happen: a code works twice, one kind passes for the other, or something outlives a change of the control
-token. So the kind and the control token are part of what is signed.
+token. So each kind is a purpose of its own, and the control token is bound to what is sealed.
 
 The supervisor of workers makes codes too. It imports this module alone, so nothing here needs the API.
 """
@@ -38,7 +38,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from holdfast.core import command_line, is_loopback
-from holdfast.keys import KeyRing, as_text, from_text
+from holdfast.keys import KeyRing
 
 __all__ = ["CODE_SECONDS", "HEADERS", "Access", "BrowserSessions", "page_routes", "sign_in_command"]
 
@@ -144,9 +144,7 @@ CODE_SECONDS: Final = 600.0
 SESSION_SECONDS: Final = 12 * 3600.0
 """How long a signed-in page may read and act: a working day. Then it must sign in again."""
 
-_RANDOM: Final = 18
-_MAC: Final = 32
-_TIME: Final = 6
+TIME_BYTES: Final = 6
 
 
 class BrowserSessions:
@@ -206,18 +204,14 @@ class BrowserSessions:
         return True
 
     def _made(self, kind: Literal["code", "token"], seconds: float) -> str:
-        content = int(self._wall() + seconds).to_bytes(_TIME, "big") + secrets.token_bytes(_RANDOM)
-        signature = self._ring.sign(self._about() + content, purpose=f"browser {kind}")
-        return as_text(content + signature)
+        until = int(self._wall() + seconds).to_bytes(TIME_BYTES, "big")
+        return self._ring.seal_text(until, purpose=f"browser {kind}", about=self._about())
 
     def _left(self, kind: Literal["code", "token"], text: str) -> float | None:
-        read = from_text(text) or b""
-        content, signature = read[:-_MAC], read[-_MAC:]
-        if len(content) != _TIME + _RANDOM:
+        until = self._ring.open_text(text, purpose=f"browser {kind}", about=self._about())
+        if until is None:
             return None
-        if not self._ring.verify(signature, self._about() + content, purpose=f"browser {kind}"):
-            return None
-        seconds = int.from_bytes(content[:_TIME], "big") - self._wall()
+        seconds = int.from_bytes(until, "big") - self._wall()
         return seconds if seconds > 0 else None
 
     def _about(self) -> bytes:
