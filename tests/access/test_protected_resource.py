@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from holdfast.access.guard import AccessRules, Refused
-from holdfast.access.jwt import JwtVerifier, NeededScopes, ProtectedResource
+from holdfast.access.jwt import JwtVerifier, ProtectedResource
 from holdfast.access.principals import Principal, TokenPolicy
 from holdfast.config import config_from_mapping
 from holdfast.errors import UsageError
@@ -27,9 +27,9 @@ RULES: list[dict[str, object]] = [
 ]
 
 
-def needing(rules: list[dict[str, object]], **more: object) -> NeededScopes:
+def needing(rules: list[dict[str, object]], base: str = "https://hub.example", **more: object) -> ProtectedResource:
     access = config_from_mapping({"mcpServers": {}, "holdfast": {"access": {"rules": rules, **more}}}).settings.access
-    return NeededScopes(lambda: access)
+    return ProtectedResource(base, "https://idp.example", settings=lambda: access)
 
 
 RESOURCE = ProtectedResource("https://hub.example/", "https://idp.example")
@@ -79,7 +79,7 @@ def test_the_challenge_names_the_document_of_the_path_and_nothing_breaks_out_of_
     assert RESOURCE.challenge('/servers/a"b/mcp') == f'Bearer resource_metadata="{where}/servers/a%22b/mcp"'
     assert RESOURCE.challenge("/metrics") == f'Bearer resource_metadata="{where}"'
     assert RESOURCE.challenge(f"/servers/{'x' * 2000}/mcp") == f'Bearer resource_metadata="{where}"'
-    more = ProtectedResource("https://gw.example/hub", "https://idp.example", needs=needing(RULES))
+    more = needing(RULES, "https://gw.example/hub")
     assert more.challenge("/mcp", error="invalid_token") == (
         'Bearer error="invalid_token", scope="tools:read tools:write", '
         'resource_metadata="https://gw.example/hub/.well-known/oauth-protected-resource/mcp"'
@@ -148,7 +148,7 @@ def test_the_scopes_are_named_without_which_no_rule_allows_anything(principal: P
 
 
 async def test_a_token_without_a_needed_scope_is_refused_with_the_scopes_and_a_wider_one_is_let_in() -> None:
-    resource = ProtectedResource("https://hub.example", "https://idp.example", needs=needing(RULES))
+    resource = needing(RULES)
 
     async def verify(token: str, path: str = "") -> Principal | None:
         return person(scopes=token.replace("+", " ")) if token != "wrong" else None

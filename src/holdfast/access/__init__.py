@@ -52,7 +52,6 @@ if TYPE_CHECKING:
         METADATA_PATH as METADATA_PATH,
         IdentityAssertions as IdentityAssertions,
         JwtVerifier as JwtVerifier,
-        NeededScopes as NeededScopes,
         ProtectedResource as ProtectedResource,
         is_endpoint as is_endpoint,
     )

@@ -59,7 +59,6 @@ __all__ = [
     "METADATA_PATH",
     "IdentityAssertions",
     "JwtVerifier",
-    "NeededScopes",
     "ProtectedResource",
     "is_endpoint",
 ]
@@ -287,57 +286,26 @@ def is_endpoint(path: str) -> bool:
     return path == "/mcp" or (path.startswith("/servers/") and path.endswith("/mcp") and path.count("/") == 3)
 
 
-class NeededScopes:
-    """The scopes that the rules in force ask for. ``settings`` returns the current ones."""
+class ProtectedResource:
+    """The endpoints below one address that clients use, and the issuer of their tokens.
 
-    def __init__(self, settings: Callable[[], AccessSettings]) -> None:
+    ``settings`` returns the rules in force: they say which scopes a token needs.
+    """
+
+    def __init__(self, base: str, issuer: str, *, settings: Callable[[], AccessSettings] = AccessSettings) -> None:
+        self.base = base.rstrip("/")
+        self._issuer = issuer
         self._settings = settings
         self._read: AccessSettings | None = None
         self._rules: tuple[AccessRule, ...] = ()
         self._scopes: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
-        return f"<NeededScopes {' '.join(sorted(self.all())) or 'none'}>"
-
-    def all(self) -> frozenset[str]:
-        """Of all rules that allow something."""
-        settings = self._settings()
-        if settings is not self._read:
-            self._rules = tuple(rule for rule in settings.rules if rule.effect == "allow")
-            self._scopes = frozenset(scope for rule in self._rules for scope in rule.scopes)
-            self._read = settings
-        return self._scopes
-
-    def missing(self, principal: Principal) -> frozenset[str]:
-        """The scopes without which no rule allows this principal anything; none if one does, or no scope would help."""
-        if not self.all() or self._settings().default == "allow":
-            return frozenset()
-        meant = list(self._rules_for(principal))
-        if any(not rule.scopes or not principal.scopes.isdisjoint(rule.scopes) for rule in meant):
-            return frozenset()
-        return frozenset(scope for rule in meant for scope in rule.scopes)
-
-    def _rules_for(self, principal: Principal) -> Iterator[AccessRule]:
-        for rule in self._rules:
-            named = not rule.principals or principal.name in rule.principals
-            if named and (not rule.groups or not principal.groups.isdisjoint(rule.groups)):
-                yield rule
-
-
-class ProtectedResource:
-    """The endpoints below one address that clients use, and the issuer of their tokens."""
-
-    def __init__(self, base: str, issuer: str, *, needs: NeededScopes | None = None) -> None:
-        self.base = base.rstrip("/")
-        self._issuer = issuer
-        self._needs = needs or NeededScopes(AccessSettings)
-
-    def __repr__(self) -> str:
         return f"<ProtectedResource {self.base} of {self._issuer}>"
 
     def metadata(self, path: str) -> dict[str, Any]:
         """The document about the endpoint at a path; empty for the hub as a whole."""
-        scopes = sorted(self._needs.all())
+        scopes = sorted(self.scopes())
         return {
             "resource": self._name(path),
             "authorization_servers": [self._issuer],
@@ -351,17 +319,41 @@ class ProtectedResource:
         known = is_endpoint(path) and len(path) <= LONGEST_PATH
         fields = {
             "error": error,
-            "scope": " ".join(sorted(self._needs.all() if scopes is None else scopes)),
+            "scope": " ".join(sorted(self.scopes() if scopes is None else scopes)),
             "resource_metadata": f"{self.base}{METADATA_PATH}{_quoted(path) if known else ''}",
         }
         return "Bearer " + ", ".join(f'{name}="{value}"' for name, value in fields.items() if value)
 
     def step_up(self, principal: Principal, path: str) -> str:
         """The challenge for a principal whose token has not one scope that the rules ask for; empty if it may go on."""
-        missing = self._needs.missing(principal) if principal.source == "jwt" else frozenset()
+        missing = self.missing(principal) if principal.source == "jwt" else frozenset()
         # A client replaces its token: the new one must have what the old one had.
-        wanted = missing | (principal.scopes & self._needs.all())
+        wanted = missing | (principal.scopes & self.scopes())
         return self.challenge(path, error="insufficient_scope", scopes=wanted) if missing else ""
+
+    def scopes(self) -> frozenset[str]:
+        """The scopes that the rules ask for: of all that allow something."""
+        settings = self._settings()
+        if settings is not self._read:
+            self._rules = tuple(rule for rule in settings.rules if rule.effect == "allow")
+            self._scopes = frozenset(scope for rule in self._rules for scope in rule.scopes)
+            self._read = settings
+        return self._scopes
+
+    def missing(self, principal: Principal) -> frozenset[str]:
+        """The scopes without which no rule allows this principal anything; none if one does, or no scope would help."""
+        if not self.scopes() or self._settings().default == "allow":
+            return frozenset()
+        meant = list(self._rules_for(principal))
+        if any(not rule.scopes or not principal.scopes.isdisjoint(rule.scopes) for rule in meant):
+            return frozenset()
+        return frozenset(scope for rule in meant for scope in rule.scopes)
+
+    def _rules_for(self, principal: Principal) -> Iterator[AccessRule]:
+        for rule in self._rules:
+            named = not rule.principals or principal.name in rule.principals
+            if named and (not rule.groups or not principal.groups.isdisjoint(rule.groups)):
+                yield rule
 
     def is_named(self, audience: str, path: str) -> bool:
         """Whether an audience is the endpoint at a path, or the hub as a whole."""

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from mcp import MCPError
 from mcp_types import INVALID_PARAMS
@@ -93,14 +93,11 @@ REREAD_SECONDS = 1.0
 """How often the file of tokens is checked for a change."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _NamedToken:
-    """One entry of the file of tokens; the token itself is not stored."""
+class _Holder(NamedTuple):
+    """The holder of a token in the file, and until when it is valid; the token itself is not stored."""
 
-    name: str
-    sha256: bytes = field(repr=False)
-    groups: frozenset[str] = frozenset()
-    expires: float | None = None
+    principal: Principal
+    expires: float | None
 
 
 class TokensFile:
@@ -123,7 +120,7 @@ class TokensFile:
         found = self._tokens.get(digest)
         if found is None or (found.expires is not None and found.expires <= self._wall()):
             return None
-        return Principal(name=found.name, groups=found.groups, source="token")
+        return found.principal
 
     def _refresh(self) -> None:
         now = self._wall()
@@ -146,23 +143,23 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 
-def _read_tokens(path: Path) -> dict[bytes, _NamedToken]:
-    """The tokens by their hash; of two with the same one, the first."""
+def _read_tokens(path: Path) -> dict[bytes, _Holder]:
+    """The holders by the hash of their token; of two with the same one, the first."""
     hint = 'write {"tokens": [{"name": "ci", "sha256": "<hex>", "groups": [], "expires": "2027-01-01T00:00:00Z"}]}'
     try:
         entries = json.loads(read_secret(path))["tokens"]
-        tokens = tuple(_token(entry) for entry in entries)
+        tokens = [_token(entry) for entry in entries]
     except NotPrivate as exc:
         raise UsageError(f"the tokens file is not private: {exc}", hint=f"run: {exc.command}") from exc
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise UsageError(f"the tokens file {path} is not valid: {exc}", hint=hint) from exc
-    names = [one.name for one in tokens]
+    names = [holder.principal.name for _, holder in tokens]
     if len(set(names)) < len(names) or not names:
         raise UsageError(f"the tokens file {path} needs at least one token, and each name once", hint=hint)
-    return {one.sha256: one for one in reversed(tokens)}
+    return dict(reversed(tokens))
 
 
-def _token(entry: Mapping[str, Any]) -> _NamedToken:
+def _token(entry: Mapping[str, Any]) -> tuple[bytes, _Holder]:
     name, digest, groups = entry["name"], bytes.fromhex(entry["sha256"]), entry.get("groups", [])
     if not isinstance(name, str) or not _TOKEN_NAME.fullmatch(name) or name in (LOCAL.name, "caller"):
         raise ValueError(f"{name!r} is not a valid name for a token")
@@ -174,9 +171,8 @@ def _token(entry: Mapping[str, Any]) -> _NamedToken:
     until = datetime.fromisoformat(expires) if expires is not None else None
     if until is not None and until.tzinfo is None:
         until = until.replace(tzinfo=UTC)
-    return _NamedToken(
-        name=name, sha256=digest, groups=frozenset(groups), expires=until.timestamp() if until is not None else None
-    )
+    principal = Principal(name=name, groups=frozenset(groups), source="token")
+    return digest, _Holder(principal, until.timestamp() if until is not None else None)
 
 
 GATEWAY_SECRET_HEADER = "Holdfast-Gateway-Secret"  # noqa: S105 - the name of a header

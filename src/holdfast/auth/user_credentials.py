@@ -503,12 +503,10 @@ class Ladder:
 
     def login(self) -> Login:
         """The state of the user's login, the command for a new one, and why no other rung served."""
-        if isinstance(self._used, _Rung):
+        source = self._used or self._login
+        if source is None or isinstance(source, _Rung):
             return Login(state=LoginState.EXCHANGED, command="")
-        bearer = self._used or self._login
-        if bearer is None:
-            return Login(state=LoginState.EXCHANGED, command="")
-        found = bearer.login()
+        found = source.login()
         return Login(state=found.state, command=found.command, note="; ".join(self._notes))
 
     def ask_again(self) -> None:

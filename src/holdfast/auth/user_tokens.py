@@ -131,26 +131,17 @@ def find_user_keys(folder: Path, environ: Mapping[str, str] = os.environ, *, mak
             hint=f"{_MAKE}, and start each replica with the same {KEY_VARIABLE} or {KEY_FILE_VARIABLE}",
         )
     file = Path(named) if named else folder / OWN_KEY_NAME
-    if not named:
-        _make_own_key(folder, file)
     try:
+        if not named and not file.exists():
+            make_secret(file)
         return _ring(read_private(file), f"the file {file}")
     except NotPrivate as exc:
         raise HoldfastError(f"the key of users' tokens is not private: {exc}", hint=f"run: {exc.command}") from exc
     except OSError as exc:
+        hint = f"check {KEY_FILE_VARIABLE}" if named else f"set {KEY_VARIABLE}"
         raise HoldfastError(
-            f"the key of users' tokens in {file} cannot be read: {exc.strerror}", hint=f"check {KEY_FILE_VARIABLE}"
+            f"the key of users' tokens in {file} cannot be read or made: {exc.strerror}", hint=hint
         ) from exc
-
-
-def _make_own_key(folder: Path, file: Path) -> None:
-    try:
-        make_secret(file)
-    except OSError as exc:
-        if not file.exists():
-            raise HoldfastError(
-                f"no key for users' tokens can be kept in {folder}: {exc.strerror}", hint=f"set {KEY_VARIABLE}"
-            ) from exc
 
 
 def _from_keyring() -> str:

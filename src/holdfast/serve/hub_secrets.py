@@ -155,8 +155,9 @@ class CallerSecrets:
         self.given = {"gateway": serving.gateway_secret or "", "oidc": serving.oidc_secret or ""}
         """The secret that the gateway sends, and that of the client that signs people in."""
         issuer = serving.options.jwt_issuer
-        needs = holdfast.access.NeededScopes(settings)
-        self.resource = holdfast.access.ProtectedResource(serving.public_url, issuer, needs=needs) if issuer else None
+        self.resource = (
+            holdfast.access.ProtectedResource(serving.public_url, issuer, settings=settings) if issuer else None
+        )
         """The endpoints as clients know them, where an issuer gives tokens."""
         self.verifier = self._jwt_verifier()
 

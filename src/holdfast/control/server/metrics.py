@@ -161,16 +161,10 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self.sum += value
 
-    def buckets(self) -> list[tuple[str, float]]:
-        """Return the cumulative count for each bound."""
+    def sample(self) -> tuple[list[tuple[str, float]], float]:
+        """Return the cumulative count for each bound, and the sum."""
         names = (*map(str, self._bounds), "+Inf")
-        return list(zip(names, map(float, accumulate(self._counts)), strict=True))
-
-    def copy(self) -> Histogram:
-        """Return a copy of the current values."""
-        same = Histogram(self._bounds)
-        same._counts, same.sum = [*self._counts], self.sum
-        return same
+        return list(zip(names, map(float, accumulate(self._counts)), strict=True)), self.sum
 
 
 class Counts:
@@ -188,7 +182,7 @@ class Counts:
 
 
 Sample: TypeAlias = tuple[tuple[str, ...], Any]
-"""The values of the labels, and the value: a number, a ``Histogram``, or the ``State`` of a server."""
+"""The values of the labels, and the value: a number, a sample of a ``Histogram``, or the ``State`` of a server."""
 
 
 def metrics_text(samples: Mapping[str, Sequence[Sample]], process: ProcessCollector) -> bytes:
@@ -239,8 +233,8 @@ def _family(metric: Metric, samples: Sequence[Sample]) -> Family:
     family: Any = _FAMILIES[metric.kind](metric.name, metric.says, labels=metric.labels)
     for labels, value in samples:
         match value:
-            case Histogram():
-                family.add_metric(labels, value.buckets(), value.sum)
+            case (buckets, total):
+                family.add_metric(labels, buckets, total)
             case State():
                 for state in State:
                     family.add_metric((*labels, state.shown), value is state)
@@ -361,8 +355,8 @@ class Metrics:
         counted, audit = self._servers.items(), self._audit
         return {
             "holdfast_calls": [((name, *key), n) for name, one in counted for key, n in one.calls.items()],
-            "holdfast_call_seconds": [((name,), one.seconds.copy()) for name, one in counted],
-            "holdfast_call_wait_seconds": [((name,), one.waits.copy()) for name, one in counted],
+            "holdfast_call_seconds": [((name,), one.seconds.sample()) for name, one in counted],
+            "holdfast_call_wait_seconds": [((name,), one.waits.sample()) for name, one in counted],
             "holdfast_transitions": [((name, to), n) for name, one in counted for to, n in one.states.items()],
             "holdfast_client_transitions": [
                 ((name, to), n) for name, one in counted for to, n in one.own_states.items()
