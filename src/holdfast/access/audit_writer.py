@@ -289,7 +289,7 @@ def _escaped(text: str) -> str:
 class AuditFiles:
     """Writes the records of one process. It blocks, so it belongs to a thread. All its methods may raise ``OSError``.
 
-    After an error the records that were taken wait for the next ``flush``; none is lost or written twice.
+    After an error the records that were taken wait for the next ``write``; none is lost or written twice.
     """
 
     def __init__(  # noqa: PLR0913 - what an operator decides, and what tests shorten
@@ -330,10 +330,6 @@ class AuditFiles:
         file = self._file()
         file.unwritten += b"".join(map(self._chain.added, records))
         file.flush()
-
-    def flush(self) -> None:
-        """Write what an error held back."""
-        self._file().flush()
 
     def sync(self) -> None:
         """Make what was written safe from a crash of the machine. A file that someone removed is given up here."""
@@ -662,7 +658,7 @@ class AuditTrail:
 
     def _write(self) -> bool:
         """Write what waits; whether there was something."""
-        self._files.flush()  # what an error held back comes first
+        self._files.write([])  # what an error held back comes first
         batch: list[AuditRecord] = []
         while self._queue:
             record, arguments = self._queue.popleft()

@@ -21,7 +21,7 @@ import logging
 import time
 import traceback
 from collections import defaultdict, deque
-from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
@@ -31,7 +31,7 @@ import anyio.lowlevel
 from opentelemetry.trace import format_span_id, format_trace_id, get_current_span
 
 from holdfast.control.models import LogLine
-from holdfast.core import Redactor, State, fault_line
+from holdfast.core import Redactor, State, fault_line, masked_data
 from holdfast.hub import (
     CallEnded,
     CallOutcome,
@@ -203,23 +203,12 @@ class JsonFormatter(_MaskingFormatter):
             line["trace_id"], line["span_id"] = format_trace_id(traced.trace_id), format_span_id(traced.span_id)
         about = getattr(record, "record", None)
         if about is not None:
-            line |= self._masked(as_fields(about))
+            line |= {name: masked_data(value, self.redactor) for name, value in as_fields(about).items()}
         if hasattr(record, "repeated"):
             line["repeated"], line["within_seconds"] = record.repeated[0], round(record.repeated[1], 1)
         if trace := self.trace(record):
             line["exception"] = trace
         return json.dumps(line, ensure_ascii=False, default=str)
-
-    def _masked(self, value: Any) -> Any:
-        match value:
-            case str():
-                return self.redactor.mask(value)
-            case Mapping():
-                return {key: self._masked(one) for key, one in value.items()}
-            case list() | tuple():
-                return [self._masked(one) for one in value]
-            case _:
-                return value
 
 
 def _same(record: logging.LogRecord) -> Hashable:
