@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 
+from holdfast.auth.credentials import Logins
 from holdfast.auth.person_login import LoginMethod, log_in
+from holdfast.auth.token_endpoint import canonical
 from holdfast.auth.token_store import Grant, GrantStore, TokenStore
 from holdfast.config.spec import ServerSpec
+from holdfast.errors import ServerFailure
 from tests.peers.browser import Browser
 
-__all__ = ["PATIENCE", "aged", "logged_in"]
+__all__ = ["PATIENCE", "aged", "logged_in", "renewal"]
 
 PATIENCE = 20.0
 """For things that take a fraction of a second on an idle machine."""
@@ -36,3 +39,16 @@ async def logged_in(
 def aged(store: TokenStore, kept: Grant, **changes: Any) -> Grant:
     """The grant as it will be when its access token has ended."""
     return store.put(replace(kept, **{"expires_at": 1.0, **changes}))
+
+
+async def renewal(spec: ServerSpec, store: GrantStore) -> Literal["renewed", "refused", "unreachable"]:
+    """What comes of a renewal of the login to a server, expired or not."""
+    kept = store.of(canonical(spec.url))
+    assert kept is not None
+    try:
+        renewed = await Logins(store).renew(
+            kept.key, instead_of=kept.access_token, allow_plain_http=spec.allow_plain_http
+        )
+    except ServerFailure:
+        return "unreachable"
+    return "renewed" if renewed is not None else "refused"

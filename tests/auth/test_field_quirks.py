@@ -13,14 +13,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from holdfast.auth.credentials import Logins, refresh_now
+from holdfast.auth.credentials import Logins
 from holdfast.auth.discovery import DEVICE_GRANT, AuthorizationServer, identify, known_client
 from holdfast.auth.person_login import LoginMethod
 from holdfast.auth.token_endpoint import OAuthClient, as_client, configured_key, new_key, public_key, signing_algorithm
 from holdfast.auth.token_store import TokenStore
 from holdfast.config.spec import OAuthSettings
 from holdfast.errors import LoginFailed
-from tests.auth.logins import aged, logged_in
+from tests.auth.logins import aged, logged_in, renewal
 from tests.peers.guarded import PLANTED, Guarded
 from tests.peers.http_fault import FaultServer, respond
 
@@ -36,7 +36,7 @@ async def test_the_form_names_the_client_with_http_basic_too(
 ) -> None:
     await peer.behave(methods=["client_secret_basic"], device_pending=0)
     kept, _ = await logged_in(peer.spec(), store, how=how)
-    assert (await refresh_now(peer.spec(), store)).outcome == "renewed"
+    assert await renewal(peer.spec(), store) == "renewed"
     seen = await peer.seen("token")
     assert len(seen) == 2
     assert {(one["basic"], one["client_id"]) for one in seen} == {(True, kept.client.id)}
@@ -52,7 +52,7 @@ async def test_a_configured_secret_is_proven_in_the_way_that_the_server_accepts(
     assert kept.client.method == ("client_secret_basic" if accepts == "plain_basic" else accepts)
     assert kept.client.reads_plain == (accepts == "plain_basic")
     tried = len(await peer.seen("token"))
-    assert (await refresh_now(spec, store)).outcome == "renewed"
+    assert await renewal(spec, store) == "renewed"
     assert len(await peer.seen("token")) == tried + 1, "what was accepted is remembered"
 
 
@@ -218,7 +218,7 @@ async def test_a_renewal_that_is_refused_in_another_form_ends_the_login_and_noth
 ) -> None:
     await logged_in(peer.spec(), store)
     await peer.behave(**how)
-    assert (await refresh_now(peer.spec(), store)).outcome == outcome
+    assert await renewal(peer.spec(), store) == outcome
 
 
 async def test_a_token_that_lives_for_seconds_is_not_renewed_for_each_request(peer: Guarded, store: TokenStore) -> None:
@@ -341,7 +341,7 @@ async def test_the_resource_that_requests_name_can_be_written_or_left_out(
     kept, browser = await logged_in(spec, store)
     assert dict(parse_qsl(urlsplit(browser.visited[0]).query)).get("resource") == sent
     aged(store, kept)
-    assert (await refresh_now(spec, store)).outcome == "renewed"
+    assert await renewal(spec, store) == "renewed"
     assert [one["resource"] for one in await peer.seen("token")] == [sent, sent]
     assert kept.resource == peer.url, "it is still the login of this server"
 

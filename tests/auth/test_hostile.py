@@ -9,7 +9,7 @@ import anyio
 import httpx2
 import pytest
 
-from holdfast.auth.credentials import Logins, refresh_now
+from holdfast.auth.credentials import Logins, status_of
 from holdfast.auth.discovery import AuthorizationServer, discover
 from holdfast.auth.flows import answer_in, authorization_request, code_in, redirect_listener
 from holdfast.auth.person_login import PendingLogin, begin_login, finish_login, log_in, log_out
@@ -20,7 +20,7 @@ from holdfast.errors import LoginFailed
 from holdfast.hub.loader import Loader
 from holdfast.wire.http.client import HttpAnswer
 from tests.auth.grants import grant
-from tests.auth.logins import PATIENCE, aged, logged_in
+from tests.auth.logins import PATIENCE, aged, logged_in, renewal
 from tests.peers.browser import Browser
 from tests.peers.guarded import Guarded
 
@@ -200,13 +200,13 @@ async def test_no_kept_secret_leaves_for_an_unencrypted_address_of_the_authoriza
         "revocation_endpoint": "http://auth.example/revoke",
     }
     store.put(grant(servers=(peer.url,), **open_roads))
-    assert (await refresh_now(peer.spec(), store)).outcome == "unreachable"
+    assert await renewal(peer.spec(), store) == "unreachable"
     gone = await log_out(peer.spec(), store=store)
     assert gone is not None
     assert not gone.revoked
     assert sent == []
     store.put(grant(servers=(peer.url,), **open_roads))
-    assert (await refresh_now(peer.spec(allowPlainHttp=True), store)).outcome == "renewed"
+    assert await renewal(peer.spec(allowPlainHttp=True), store) == "renewed"
     assert sent == ["POST http://auth.example/token"], "where the definition says so, it is sent"
 
 
@@ -303,5 +303,5 @@ async def test_an_authorization_server_that_echoes_tokens_puts_none_into_a_messa
     refused = store.get(kept.key)
     assert refused is not None
     assert refused.refused == "invalid_grant"
-    status = await refresh_now(peer.spec(), store)
-    assert "hf-planted" not in repr(status)
+    assert await renewal(peer.spec(), store) == "refused"
+    assert "hf-planted" not in repr(status_of(peer.spec(), store))

@@ -9,14 +9,14 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.auth.credentials import Bearer, Logins, refresh_now, status_of
+from holdfast.auth.credentials import Bearer, Logins, status_of
 from holdfast.auth.token_endpoint import IssuedTokens
 from holdfast.auth.token_store import TokenStore, renewing
 from holdfast.core.classify import classify_evidence
 from holdfast.core.evidence import TokenNotRenewed
 from holdfast.errors import ServerFailure
 from tests.auth.grants import grant
-from tests.auth.logins import PATIENCE, aged, logged_in
+from tests.auth.logins import PATIENCE, aged, logged_in, renewal
 from tests.peers.guarded import Guarded
 
 pytestmark = pytest.mark.anyio
@@ -212,7 +212,7 @@ async def test_a_refusal_in_the_words_of_a_token_endpoint_ends_a_login(
 ) -> None:
     kept, _ = await logged_in(peer.spec(), store)
     await peer.behave(token_status=status, token_error=error)
-    assert (await refresh_now(peer.spec(), store)).outcome == "refused"
+    assert await renewal(peer.spec(), store) == "refused"
     refused = store.get(kept.key)
     assert refused is not None
     assert refused.refused == error
@@ -395,19 +395,13 @@ async def test_the_status_says_where_a_login_is_from_and_whether_it_lasts(peer: 
     assert not ended.usable(2)
 
 
-async def test_renewing_now_says_what_came_of_it(peer: Guarded, store: TokenStore) -> None:
-    async def outcome() -> tuple[str, str]:
-        done = await refresh_now(peer.spec(), store)
-        return done.outcome, done.reason
-
-    assert await outcome() == ("no_login", "there is no login")
-    kept, _ = await logged_in(peer.spec(), store)
-    assert await outcome() == ("renewed", "")
+async def test_a_renewal_succeeds_or_waits_for_an_outage_or_is_refused_for_good(
+    peer: Guarded, store: TokenStore
+) -> None:
+    await logged_in(peer.spec(), store)
+    assert await renewal(peer.spec(), store) == "renewed"
     await peer.behave(token_status=503)
-    assert await outcome() == ("unreachable", "the authorization server answered HTTP 503")
+    assert await renewal(peer.spec(), store) == "unreachable"
     await peer.behave(token_status=0, revoke=True)
-    refused = ("refused", "the authorization server no longer renews it (invalid_grant)")
-    assert await outcome() == refused
-    assert await outcome() == refused
-    store.put(replace(kept, refresh_token=None))
-    assert (await outcome())[0] == "not_refreshable"
+    assert await renewal(peer.spec(), store) == "refused"
+    assert await renewal(peer.spec(), store) == "refused"

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from holdfast.auth.credentials import (
         Logins as Logins,
         LoginStatus as LoginStatus,
-        Refreshed as Refreshed,
-        refresh_now as refresh_now,
         status_of as status_of,
         takes_login as takes_login,
     )

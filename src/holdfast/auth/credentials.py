@@ -39,10 +39,7 @@ __all__ = [
     "LoginStatus",
     "Logins",
     "Pause",
-    "RefreshOutcome",
-    "Refreshed",
     "login_command",
-    "refresh_now",
     "status_of",
     "takes_login",
 ]
@@ -51,11 +48,6 @@ CredentialKind: TypeAlias = Literal["login", "none", "header", "callable", "off"
 """``login``: from the token store. ``none``: there is no login. ``header``: the definition has an
 ``Authorization`` of its own. ``callable``: a program gives the headers. ``off``: the definition says
 ``"oauth": false``. ``process``: it is a command, which gets no token."""
-
-
-RefreshOutcome: TypeAlias = Literal["renewed", "no_login", "not_refreshable", "refused", "unreachable"]
-"""``refused``: the authorization server refused, and only a new login helps. ``unreachable``: it did not answer; the
-login stays valid."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,17 +62,6 @@ class LoginStatus:
     """The login, where the credentials are one."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Refreshed:
-    """The result of renewing a login now."""
-
-    outcome: RefreshOutcome
-    reason: str = ""
-    """Why it was not renewed, in words; empty if it was."""
-    status: LoginStatus
-    """Its state now."""
-
-
 def status_of(spec: ServerSpec, store: GrantStore) -> LoginStatus:
     """The state of a server's credentials. Reads the store and nothing else."""
     kind = _without_store(spec)
@@ -89,32 +70,6 @@ def status_of(spec: ServerSpec, store: GrantStore) -> LoginStatus:
         return LoginStatus(server_id=spec.id, kind=kind or "none")
     place = store.place if grant.source == "file" else "the keyring"
     return LoginStatus(server_id=spec.id, kind="login", place=place, grant=grant)
-
-
-async def refresh_now(spec: ServerSpec, store: GrantStore, *, logins: Logins | None = None) -> Refreshed:
-    """Renew a server's login, expired or not. A failure is a result, not an exception."""
-    status = status_of(spec, store)
-    grant = status.grant
-    if grant is None:
-        return Refreshed(outcome="no_login", reason="there is no login", status=status)
-    if grant.refused:
-        return Refreshed(outcome="refused", reason=_refusal(grant.refused), status=status)
-    if not grant.refreshable:
-        reason = "the authorization server gave no refresh token"
-        return Refreshed(outcome="not_refreshable", reason=reason, status=status)
-    try:
-        renewed = await (logins or Logins(store)).renew(
-            grant.key, instead_of=grant.access_token, allow_plain_http=spec.allow_plain_http
-        )
-    except ServerFailure as failure:
-        seen = failure.evidence
-        reason = seen.reason if isinstance(seen, TokenNotRenewed) else str(seen)
-        return Refreshed(outcome="unreachable", reason=reason, status=status_of(spec, store))
-    status = status_of(spec, store)
-    if renewed is None:
-        code = status.grant.refused if status.grant is not None else ""
-        return Refreshed(outcome="refused", reason=_refusal(code), status=status)
-    return Refreshed(outcome="renewed", status=status)
 
 
 def takes_login(spec: ServerSpec) -> bool:
@@ -133,10 +88,6 @@ def _without_store(spec: ServerSpec) -> CredentialKind | None:
     if not isinstance(spec.headers, Mapping):
         return "callable"
     return "header" if any(name.lower() == "authorization" for name in spec.headers) else None
-
-
-def _refusal(code: str) -> str:
-    return f"the authorization server no longer renews it ({code or 'it was removed'})"
 
 
 EARLY = 30.0

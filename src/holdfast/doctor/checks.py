@@ -26,7 +26,7 @@ from anyio.streams.tls import TLSAttribute, TLSStream
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-from holdfast.auth import Grant, LoginStatus, Refreshed, refresh_now, status_of
+from holdfast.auth import Grant, status_of
 from holdfast.config import Definition, KeyPath, joined, looks_secret
 from holdfast.control import Server
 from holdfast.core import (
@@ -39,6 +39,7 @@ from holdfast.core import (
     TimedOut,
     TlsFailure,
     TlsFault,
+    TokenNotRenewed,
     base_name,
     classify_evidence,
     command_line,
@@ -405,7 +406,7 @@ async def look_at_login(case: Case) -> Observation:
     # A keyring may ask the user first. The thread lets the deadline hold.
     status = await anyio.to_thread.run_sync(status_of, case.spec, store, abandon_on_cancel=True)
     if status.grant is not None:
-        return await _login(case, status, status.grant)
+        return await _login(case, status.grant, status.place)
     match status.kind:
         case "header":
             return Observation(_header(case))
@@ -418,13 +419,29 @@ async def look_at_login(case: Case) -> Observation:
             return Observation("credentials come from elsewhere")
 
 
-async def _login(case: Case, status: LoginStatus, grant: Grant) -> Observation:
+async def _login(case: Case, grant: Grant, place: str) -> Observation:
     if grant.refused or not grant.usable(time.time()):
-        why = "the authorization server no longer renews it" if grant.refused else "its token expired"
-        return _ended(case, why)
+        return _ended(case, _not_renewed(grant) if grant.refused else "its token expired")
     if not grant.expired(time.time()):
-        return Observation(f"a login from {status.place}{_until(status)}")
-    return _renewed(case, await refresh_now(case.spec, case.tools.logins.store, logins=case.tools.logins))
+        return Observation(f"a login from {place}{_until(grant)}")
+    logins = case.tools.logins
+    try:
+        renewed = await logins.renew(
+            grant.key, instead_of=grant.access_token, allow_plain_http=case.spec.allow_plain_http
+        )
+    except ServerFailure as failure:
+        why = cast("TokenNotRenewed", failure.evidence).reason
+        return Observation(f"a login that expired and could not be renewed just now: {why}")
+    if renewed is None:
+        return _ended(case, _not_renewed(next((one for one in logins.store.known if one.key == grant.key), None)))
+    case.learned.renewed = f"renewed the login of `{case.id}`, which had expired{_until(renewed)}"
+    words = f"its token had expired and was renewed{_until(renewed)}"
+    note = finding("HF-LOGIN-RENEWED", words, "nothing needs to be done", command_line("auth", "status"))
+    return Observation(f"a login from {place}{_until(renewed)}, renewed just now", (note,))
+
+
+def _not_renewed(grant: Grant | None) -> str:
+    return f"the authorization server no longer renews it ({grant.refused if grant is not None else 'it was removed'})"
 
 
 def _incomplete(case: Case) -> Iterator[Finding]:
@@ -438,19 +455,6 @@ def _incomplete(case: Case) -> Iterator[Finding]:
             f"if the server asks for a login, ask the operator of the authorization server for {it}, and write {it}",
             edits=input_edits(case, missing),
         )
-
-
-def _renewed(case: Case, result: Refreshed) -> Observation:
-    match result.outcome:
-        case "renewed":
-            case.learned.renewed = f"renewed the login of `{case.id}`, which had expired{_until(result.status)}"
-            words = f"its token had expired and was renewed{_until(result.status)}"
-            note = finding("HF-LOGIN-RENEWED", words, "nothing needs to be done", command_line("auth", "status"))
-            return Observation(f"a login from {result.status.place}{_until(result.status)}, renewed just now", (note,))
-        case "unreachable":
-            return Observation(f"a login that expired and could not be renewed just now: {result.reason}")
-        case _:
-            return _ended(case, result.reason)
 
 
 def _ended(case: Case, why: str) -> Observation:
@@ -467,10 +471,10 @@ def _header(case: Case) -> str:
     return f"an Authorization header of its definition: a token, {when} {claims.expires:%Y-%m-%d %H:%M} UTC"
 
 
-def _until(status: LoginStatus) -> str:
-    if status.grant is None or status.grant.expires_at is None:
+def _until(grant: Grant) -> str:
+    if grant.expires_at is None:
         return ""
-    return f", good until {datetime.fromtimestamp(status.grant.expires_at, UTC):%Y-%m-%d %H:%M} UTC"
+    return f", good until {datetime.fromtimestamp(grant.expires_at, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 _NAMED = 5
