@@ -133,13 +133,12 @@ class _Finder:
         described = await self._first(resource_urls(self._named(challenge) or None, self._server))
         if described is None and not asked:
             raise LoginFailed(f"the server `{self._spec.id}` asks for no login: it answers without one")
-        if described is None:
-            server = await self._legacy()
-            return Discovered(resource=self._server, scopes=challenge.scope or server.scopes, server=server)
-        resource, issuer = self._resource(described), self._issuer(described)
-        server = await self._authorization_server(issuer) if issuer else await self._own()
-        supported = scopes_in(" ".join(_texts(described.get("scopes_supported"))))
-        return Discovered(resource=resource, scopes=challenge.scope or supported, server=server)
+        # A server without metadata is its own authorization server, as in 2025-03-26.
+        resource = self._resource(described) if described is not None else self._server
+        issuer = self._issuer(described or {})
+        server = await self._authorization_server(issuer) if issuer else await self._own(guesses=described is None)
+        supported = server.scopes if described is None else _texts(described.get("scopes_supported"))
+        return Discovered(resource=resource, scopes=challenge.scope or scopes_in(" ".join(supported)), server=server)
 
     def _named(self, challenge: Challenge) -> str:
         """The address of its metadata that the server names; over https if the server is reached over https.
@@ -192,14 +191,17 @@ class _Finder:
             )
         return self._described(described, issuer)
 
-    async def _legacy(self) -> AuthorizationServer:
-        """A server without metadata is its own authorization server, as in 2025-03-26."""
-        if self._spec.oauth.issuer is not None:
-            return await self._authorization_server(self._spec.oauth.issuer)
+    async def _own(self, *, guesses: bool) -> AuthorizationServer:
+        """A server that names no authorization server may be its own. ``guesses``: also where it publishes nothing."""
         issuer = origin(self._server)
         described = await self._first(metadata_urls(issuer, self._server))
         if described is not None:
             return self._described(described, issuer)
+        if not guesses:
+            raise LoginFailed(
+                f"the server `{self._spec.id}` names no authorization server",
+                hint="write its address, if you know it, into `oauth.issuer` of the server's definition",
+            )
         return self._checked(
             AuthorizationServer(
                 issuer=issuer,
@@ -209,16 +211,6 @@ class _Finder:
                 guessed=True,
             )
         )
-
-    async def _own(self) -> AuthorizationServer:
-        """A server that describes itself and names no authorization server may be its own."""
-        described = await self._first(metadata_urls(origin(self._server), self._server))
-        if described is None:
-            raise LoginFailed(
-                f"the server `{self._spec.id}` names no authorization server",
-                hint="write its address, if you know it, into `oauth.issuer` of the server's definition",
-            )
-        return self._described(described, origin(self._server))
 
     def _described(self, fields: Mapping[str, Any], issuer: str) -> AuthorizationServer:
         own = fields.get("issuer")

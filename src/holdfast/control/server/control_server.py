@@ -288,7 +288,8 @@ class ControlApi:
         await response(scope, receive, send)
 
     async def _served(self, request: Request) -> Response:
-        found = look_up(request.method, _raw_path(request.scope))
+        # The path as it was sent: after decoding, an id with a slash looks like two segments.
+        found = look_up(request.method, request.scope["raw_path"].decode("latin-1"))
         if found.operation is None:
             raise _nothing_there(found.allowed)
         # Before the credential: a page of another origin must not learn from the answer whether it has one.
@@ -398,12 +399,6 @@ def _require(operation: Operation, access: ApiAccess, request: Request) -> None:
             f"this needs the role `{operation.needs}`, which {access.operator} does not have (roles: {has})",
             hint="an operator gives roles in `holdfast.access.roles` of the mcp.json",
         )
-
-
-def _raw_path(scope: Scope) -> str:
-    """Return the path as it was sent: after decoding, an id with a slash looks like two segments."""
-    raw = scope.get("raw_path")
-    return raw.decode("latin-1") if isinstance(raw, bytes) else quote(scope["path"])
 
 
 def _nothing_there(allowed: tuple[str, ...]) -> ApiRefused:

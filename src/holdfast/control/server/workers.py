@@ -216,7 +216,7 @@ class SpokenApi:
 
     def _is_of_stdio_log(self, scope: Scope) -> bool:
         """Whether the stderr of a stdio server is asked for: only the process that runs it has it."""
-        found = look_up(scope.get("method", ""), scope.get("raw_path", b"").decode("latin-1"))
+        found = look_up(scope["method"], scope["raw_path"].decode("latin-1"))
         reads_log = found.operation is not None and found.operation.name in ("get_logs", "follow_logs")
         return reads_log and self._runs_in_stdio(found.parameters["server"])
 
