@@ -220,7 +220,6 @@ class TokenRefused(Exception):
             f"{quoted_name(code, ticks=True)}: {quoted(description)}" if description else quoted_name(code, ticks=True)
         )
         self.code = code
-        self.description = description
         self.status = status
 
     @property
