@@ -33,6 +33,7 @@ from holdfast.access.principals import (
 from holdfast.errors import UsageError
 from tests.access.test_guard import endpoint, post
 from tests.peers.http_fault import FaultServer, respond
+from tests.peers.ports import free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-18")]
 
@@ -208,6 +209,24 @@ async def test_an_issuer_whose_keys_are_none_lets_no_caller_in(found: str, caplo
         key = ec.generate_private_key(ec.SECP256R1())
         assert await verify(jwt.encode(claims, key, algorithm="ES256", headers={"kid": "a"})) is None
     assert "the issuer's keys could not be fetched" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("https://127.0.0.1:99999/keys", "OverflowError"),
+        ("https://127.0.0.1:x/keys", "its URL cannot be read"),
+        (f"http://127.0.0.1:{free_port()}/keys", "refused"),
+    ],
+)
+async def test_an_address_of_keys_that_leads_nowhere_lets_no_caller_in_and_the_log_says_why(
+    address: str, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    verify = JwtVerifier(issuer="i", audience="hub", keys=address)
+    claims = {"iss": "i", "aud": "hub", "sub": "ada", "exp": time.time() + 600}
+    key = ec.generate_private_key(ec.SECP256R1())
+    assert await verify(jwt.encode(claims, key, algorithm="ES256", headers={"kid": "a"})) is None
+    assert why in caplog.text
 
 
 KEY_OF_CLIENT = "k" * 16

@@ -49,7 +49,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from holdfast.access.principals import Principal
 from holdfast.config import AccessRule, AccessSettings
-from holdfast.core import is_loopback
+from holdfast.core import classify_evidence, is_loopback
 from holdfast.errors import ServerFailure, UsageError
 from holdfast.keys import KeyRing, as_text
 from holdfast.wire import exchange
@@ -237,7 +237,9 @@ class _PublishedKeys:
         try:
             self._keys = await _keys_at(self._url)
             self._fetched_at, pause = time.monotonic(), KNOWN_SECONDS
-        except (ServerFailure, jwt.PyJWTError, ValueError, RecursionError) as exc:
+        except ServerFailure as failure:
+            log.warning("the issuer's keys could not be fetched: %s", classify_evidence(failure.evidence).reason)
+        except (jwt.PyJWTError, ValueError, OverflowError, RecursionError) as exc:  # an address may have any port
             log.warning("the issuer's keys could not be fetched: %s", type(exc).__name__)
         finally:
             self._not_before = time.monotonic() + pause
