@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from holdfast.access.guard import AccessRules, Refused
 from holdfast.access.jwt import JwtVerifier, ProtectedResource
+from holdfast.access.policy import Policy
 from holdfast.access.principals import Principal, TokenPolicy
 from holdfast.config import config_from_mapping
 from holdfast.errors import UsageError
@@ -27,9 +28,14 @@ RULES: list[dict[str, object]] = [
 ]
 
 
-def needing(rules: list[dict[str, object]], base: str = "https://hub.example", **more: object) -> ProtectedResource:
-    access = config_from_mapping({"mcpServers": {}, "holdfast": {"access": {"rules": rules, **more}}}).settings.access
-    return ProtectedResource(base, "https://idp.example", settings=lambda: access)
+def policy_of(rules: list[dict[str, object]], **more: object) -> Policy:
+    config = config_from_mapping({"mcpServers": {}, "holdfast": {"access": {"rules": rules, **more}}})
+    return Policy(config.settings.access)
+
+
+def needing(rules: list[dict[str, object]], base: str = "https://hub.example") -> ProtectedResource:
+    policy = policy_of(rules)
+    return ProtectedResource(base, "https://idp.example", policy=lambda: policy)
 
 
 RESOURCE = ProtectedResource("https://hub.example/", "https://idp.example")
@@ -142,9 +148,9 @@ def person(
     ],
 )
 def test_the_scopes_are_named_without_which_no_rule_allows_anything(principal: Principal, missing: str) -> None:
-    assert needing(RULES).missing(principal) == set(missing.split())
-    assert needing(RULES[:3], default="allow").missing(principal) == set()
-    assert needing([]).missing(principal) == set()
+    assert policy_of(RULES).missing_scopes(principal) == set(missing.split())
+    assert policy_of(RULES[:3], default="allow").missing_scopes(principal) == set()
+    assert policy_of([]).missing_scopes(principal) == set()
 
 
 async def test_a_token_without_a_needed_scope_is_refused_with_the_scopes_and_a_wider_one_is_let_in() -> None:

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.config import AccessSettings, config_from_mapping
+from holdfast.access.policy import Policy
+from holdfast.config import config_from_mapping
 from holdfast.control.hub_finder import running_hubs
 from holdfast.serve.hub_secrets import CallerSecrets, SecretFiles
 from holdfast.serve.listening import Announcement
@@ -31,7 +32,7 @@ class _Hub:
         serving = Serving(
             options=options, config=None, token=FIRST, token_file=self.callers, control_token=OPERATOR, host="127.0.0.1"
         )
-        self.secrets = CallerSecrets(serving, AccessSettings)
+        self.secrets = CallerSecrets(serving, Policy)
         self.done: list[tuple[str, str]] = []
         self.files = SecretFiles.of_hub(
             serving,

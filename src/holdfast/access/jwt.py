@@ -36,7 +36,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -47,8 +47,8 @@ import anyio.to_thread
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from holdfast.access.policy import Policy
 from holdfast.access.principals import Principal
-from holdfast.config import AccessRule, AccessSettings
 from holdfast.core import classify_evidence, is_loopback
 from holdfast.errors import ServerFailure, UsageError
 from holdfast.keys import KeyRing, as_text
@@ -291,23 +291,20 @@ def is_endpoint(path: str) -> bool:
 class ProtectedResource:
     """The endpoints below one address that clients use, and the issuer of their tokens.
 
-    ``settings`` returns the rules in force: they say which scopes a token needs.
+    ``policy`` returns the rules in force: they say which scopes a token needs.
     """
 
-    def __init__(self, base: str, issuer: str, *, settings: Callable[[], AccessSettings] = AccessSettings) -> None:
+    def __init__(self, base: str, issuer: str, *, policy: Callable[[], Policy] = Policy) -> None:
         self.base = base.rstrip("/")
         self._issuer = issuer
-        self._settings = settings
-        self._read: AccessSettings | None = None
-        self._rules: tuple[AccessRule, ...] = ()
-        self._scopes: frozenset[str] = frozenset()
+        self._policy = policy
 
     def __repr__(self) -> str:
         return f"<ProtectedResource {self.base} of {self._issuer}>"
 
     def metadata(self, path: str) -> dict[str, Any]:
         """The document about the endpoint at a path; empty for the hub as a whole."""
-        scopes = sorted(self.scopes())
+        scopes = sorted(self._policy().scopes)
         return {
             "resource": self._name(path),
             "authorization_servers": [self._issuer],
@@ -321,41 +318,18 @@ class ProtectedResource:
         known = is_endpoint(path) and len(path) <= LONGEST_PATH
         fields = {
             "error": error,
-            "scope": " ".join(sorted(self.scopes() if scopes is None else scopes)),
+            "scope": " ".join(sorted(self._policy().scopes if scopes is None else scopes)),
             "resource_metadata": f"{self.base}{METADATA_PATH}{_quoted(path) if known else ''}",
         }
         return "Bearer " + ", ".join(f'{name}="{value}"' for name, value in fields.items() if value)
 
     def step_up(self, principal: Principal, path: str) -> str:
         """The challenge for a principal whose token has not one scope that the rules ask for; empty if it may go on."""
-        missing = self.missing(principal) if principal.source == "jwt" else frozenset()
+        policy = self._policy()
+        missing = policy.missing_scopes(principal) if principal.source == "jwt" else frozenset()
         # A client replaces its token: the new one must have what the old one had.
-        wanted = missing | (principal.scopes & self.scopes())
+        wanted = missing | (principal.scopes & policy.scopes)
         return self.challenge(path, error="insufficient_scope", scopes=wanted) if missing else ""
-
-    def scopes(self) -> frozenset[str]:
-        """The scopes that the rules ask for: of all that allow something."""
-        settings = self._settings()
-        if settings is not self._read:
-            self._rules = tuple(rule for rule in settings.rules if rule.effect == "allow")
-            self._scopes = frozenset(scope for rule in self._rules for scope in rule.scopes)
-            self._read = settings
-        return self._scopes
-
-    def missing(self, principal: Principal) -> frozenset[str]:
-        """The scopes without which no rule allows this principal anything; none if one does, or no scope would help."""
-        if not self.scopes() or self._settings().default == "allow":
-            return frozenset()
-        meant = list(self._rules_for(principal))
-        if any(not rule.scopes or not principal.scopes.isdisjoint(rule.scopes) for rule in meant):
-            return frozenset()
-        return frozenset(scope for rule in meant for scope in rule.scopes)
-
-    def _rules_for(self, principal: Principal) -> Iterator[AccessRule]:
-        for rule in self._rules:
-            named = not rule.principals or principal.name in rule.principals
-            if named and (not rule.groups or not principal.groups.isdisjoint(rule.groups)):
-                yield rule
 
     def is_named(self, audience: str, path: str) -> bool:
         """Whether an audience is the endpoint at a path, or the hub as a whole."""

@@ -116,6 +116,8 @@ class Policy:
         """Whether there is nothing to decide: one test on the path of a call."""
         self.version = _digest(asdict(settings))
         """The same for the same rules, in every process of a fleet."""
+        self.scopes = frozenset(scope for rule in settings.rules if rule.effect == "allow" for scope in rule.scopes)
+        """The scopes that rules ask for, of all rules that allow something."""
 
     def grants(self, principal: Principal) -> Grants:
         """What holds for a principal with these groups and scopes. Those for whom the same rules hold share it."""
@@ -132,6 +134,12 @@ class Policy:
     def may_list(self, principal: Principal, item: AccessItem) -> bool:
         """Whether the item is there at all for this principal: listed, found, completed, suggested."""
         return self.grants(principal).may_list(item)
+
+    def missing_scopes(self, principal: Principal) -> frozenset[str]:
+        """The scopes without which no rule allows this principal anything; none if one does, or no scope would help."""
+        if not self.scopes or self._rules.default == "allow":
+            return frozenset()
+        return self._rules.missing_scopes(principal)
 
     def learn(self, item: AccessItem) -> None:
         """Find the rules of an item beforehand. A list of thousands would be too long for one step of the loop."""
@@ -247,6 +255,14 @@ class _Rules:
         bits = by_name.of((name,)) & by_group.of(groups) & by_scope.of(scopes)
         local = name == LOCAL.name and not self._local_is_named
         return bits, self.default == "allow" or local
+
+    def missing_scopes(self, principal: Principal) -> frozenset[str]:
+        """The scopes of the rules that would allow a principal something, if no rule does by the scopes that it has."""
+        by_name, by_group, by_scope = self._subjects
+        meant = by_name.of((principal.name,)) & by_group.of(principal.groups) & self.effects["allow"]
+        if meant & by_scope.of(principal.scopes):
+            return frozenset()
+        return frozenset(scope for at in _positions(meant) for scope in self.all[at].scopes)
 
     def whole(self, name: str) -> int:
         """The rules that cover everything of a server."""

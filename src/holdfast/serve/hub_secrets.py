@@ -31,9 +31,8 @@ from holdfast.errors import HoldfastError, UsageError
 from holdfast.files import NotPrivate, make_secret, read_secret
 
 if TYPE_CHECKING:
-    from holdfast.access import JwtVerifier, TokenPolicy, TrustedGateway
+    from holdfast.access import JwtVerifier, Policy, TokenPolicy, TrustedGateway
     from holdfast.auth import SubjectTokens
-    from holdfast.config import AccessSettings
     from holdfast.control import ControlServer
     from holdfast.front import ServerTls
     from holdfast.serve.listening import Announcement
@@ -146,8 +145,8 @@ LOOK_SECONDS = 1.0
 class CallerSecrets:
     """The token of the callers, and the secrets of the gateway and of the sign-in, that are in force now."""
 
-    def __init__(self, serving: Serving, settings: Callable[[], AccessSettings]) -> None:
-        """``settings`` returns the current rules."""
+    def __init__(self, serving: Serving, policy: Callable[[], Policy]) -> None:
+        """``policy`` returns the rules in force."""
         self._options = serving.options
         self._can_verify = serving.can_verify
         self.tokens = {"caller": serving.token} if serving.token else {}
@@ -155,9 +154,7 @@ class CallerSecrets:
         self.given = {"gateway": serving.gateway_secret or "", "oidc": serving.oidc_secret or ""}
         """The secret that the gateway sends, and that of the client that signs people in."""
         issuer = serving.options.jwt_issuer
-        self.resource = (
-            holdfast.access.ProtectedResource(serving.public_url, issuer, settings=settings) if issuer else None
-        )
+        self.resource = holdfast.access.ProtectedResource(serving.public_url, issuer, policy=policy) if issuer else None
         """The endpoints as clients know them, where an issuer gives tokens."""
         self.verifier = self._jwt_verifier()
 

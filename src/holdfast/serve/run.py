@@ -126,7 +126,7 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
         require_shared_key(options, shared=ids.keys.shared)
         assertions = IdentityAssertions(serving.public_url, lambda: ids.keys.ring)
         projects = _project_servers(serving)
-        secrets = CallerSecrets(serving, lambda: hub.config.settings.access)
+        secrets = CallerSecrets(serving, lambda: hub.registry.policy)
         subjects = SubjectTokens(needed=lambda: _takes_credential(hub.config, "exchange"))
         user_tokens = _user_tokens(fleet, config)
         sign_in = _sign_in_client(serving, secrets)
