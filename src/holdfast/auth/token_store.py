@@ -1,7 +1,9 @@
-"""The token store: one small file for all grants, shared by every process of a user.
+"""Grants, and the token store: one small file for all grants, shared by every process of a user.
 
 A grant is the result of a login. It is plain, frozen data, and no ``repr`` shows a token or a client's secret. An entry
-is a grant in the file, with or without its secrets.
+is a grant in the file, with or without its secrets. ``GrantStore`` is what each store of grants has in common: when it
+is read, and what was read last. ``TokenStore`` is the file of this user; ``user_tokens`` has the logins of the hub's
+users.
 
 Theory of operation. Hubs, ``login`` and ``doctor`` of one user share one file, and each call of a server with a login
 asks for its token. So reading must cost nothing and writing must be safe between processes:
