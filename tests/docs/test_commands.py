@@ -179,8 +179,13 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
     for name, of in (("hub.key", "key.pem"), ("hub.pem", "cert.pem"), ("client-secret", "token")):
         shutil.copy(project / of, project / name)
     authority.cert_pem.write_to_path(str(project / "ca.pem"))
-    AuditFiles(tmp_path / "home/.local/state/holdfast/audit", read_key(tmp_path / "home/.local/state/holdfast/audit.key", make=True)).close()
-    (project / "expectations.json").write_text('{"tests": [{"user": "bob", "tool": "files/read_file", "expect": "allow"}]}')
+    AuditFiles(
+        tmp_path / "home/.local/state/holdfast/audit",
+        read_key(tmp_path / "home/.local/state/holdfast/audit.key", make=True),
+    ).close()
+    (project / "expectations.json").write_text(
+        '{"tests": [{"user": "bob", "tool": "files/read_file", "expect": "allow"}]}'
+    )
     for secret in ("token", "keys", "key.pem", "hub.key", "client-secret"):
         (project / secret).chmod(0o600)
     _programs(tmp_path / "bin")
