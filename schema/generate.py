@@ -108,7 +108,7 @@ def _tidied(key: str, value: Any) -> Any:
 
 def _is_noise(key: str, value: object) -> bool:
     return (key == "title" and isinstance(value, str)) or (
-        key == "default" and (value in (None, []) or isinstance(value, dict))
+        key == "default" and (value in (None, [], "") or isinstance(value, dict))
     )
 
 

@@ -59,7 +59,7 @@ from holdfast.auth.token_endpoint import (
     signing_algorithm,
 )
 from holdfast.auth.user_tokens import UserGrants, UserTokenStore
-from holdfast.config import ServerSpec, TokenService
+from holdfast.config import AssertionService, ExchangeService, ServerSpec, TokenService
 from holdfast.core import CredentialRefused, Login, LoginState, TokenNotRenewed
 from holdfast.errors import LoginFailed, ServerFailure
 
@@ -323,7 +323,9 @@ def _refusal(rung: RungName, exc: TokenRefused) -> Exception:
 class _Exchange:
     """Token exchange, with the token that the user's client sends to the hub."""
 
-    def __init__(self, service: TokenService, spec: ServerSpec, principal: str, subjects: SubjectTokens | None) -> None:
+    def __init__(
+        self, service: ExchangeService, spec: ServerSpec, principal: str, subjects: SubjectTokens | None
+    ) -> None:
         self._service = service
         self._spec = spec
         self._principal = principal
@@ -364,7 +366,7 @@ class _Exchange:
 class _Assertion:
     """Identity assertion, with the ID token of the user's sign-in to the hub."""
 
-    def __init__(self, service: TokenService, spec: ServerSpec, principal: str, id_tokens: IdTokens | None) -> None:
+    def __init__(self, service: AssertionService, spec: ServerSpec, principal: str, id_tokens: IdTokens | None) -> None:
         self._service = service
         self._spec = spec
         self._principal = principal

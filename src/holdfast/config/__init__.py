@@ -91,8 +91,10 @@ if TYPE_CHECKING:
     from holdfast.config.spec import (
         IDENTITY_HEADERS as IDENTITY_HEADERS,
         UNIX as UNIX,
+        AssertionService as AssertionService,
         Config as Config,
         CredentialLadder as CredentialLadder,
+        ExchangeService as ExchangeService,
         HeaderSource as HeaderSource,
         OAuthSettings as OAuthSettings,
         ServerSpec as ServerSpec,

@@ -28,7 +28,7 @@ from pydantic_core import ErrorDetails
 
 from holdfast.config.expand import EnvFile, Expansion, Variables, expand, gather_secrets, read_env_file, variables_for
 from holdfast.config.fields import InvalidValue, kind_of, read_flag, read_transport
-from holdfast.config.file_models import SERVER_KEYS, ServerFile, credential_ladder, oauth_settings
+from holdfast.config.file_models import SERVER_KEYS, ServerFile, credential_ladder, meaning, oauth_settings
 from holdfast.config.jsonc import Document, KeyPath, joined, quoted
 from holdfast.config.settings import ApprovalMode
 from holdfast.config.spec import (
@@ -263,11 +263,12 @@ class _DefinitionReader:
 
     def _validate(self, given: dict[str, object]) -> ServerFile | None:
         try:
-            return ServerFile.model_validate(given)
+            model: ServerFile = ServerFile.model_validate(given)
         except ValidationError as error:
             document = self._context.document
             self._problems += validation_problems(error, ServerFile, self._path, document, known=self._found)
             return None
+        return model
 
     # Files and programs that it names
 
@@ -330,33 +331,25 @@ class _DefinitionReader:
 
     def _spec(self, model: ServerFile) -> ServerSpec:
         _warn_of_placement(self._id, model)
-        hub = model.hub or ""
-        url = hub_url(hub, self._id) if hub else model.url or model.server_url or model.http_url or ""
+        url = hub_url(model.hub, self._id) if model.hub else model.url or model.server_url or model.http_url or ""
         oauth, credentials = oauth_settings(model.oauth), credential_ladder(model.credentials)
         env = {**(self._env_file.values if self._env_file else {}), **model.env}
-        return ServerSpec(
+        return meaning(
+            ServerSpec,
+            model,
             id=self._id,
             transport=_transport(model, url),
-            command=self._command(model.command or ""),
-            args=model.args,
+            command=self._command(model.command),
             env=MappingProxyType(env),
             cwd=self._resolve(model.cwd) if model.cwd else (self._working_folder(model) if model.command else None),
             url=url,
-            hub=hub,
             headers=MappingProxyType(dict(model.headers)),
-            allow_plain_http=model.allow_plain_http,
             oauth=oauth,
             credentials=credentials,
             tools=_tool_filter(model),
             approvals=_approvals(self._id, model),
-            prefix=model.prefix,
-            enabled=model.enabled is not False and not model.disabled,
-            lazy=model.lazy,
-            start_timeout=model.start_timeout,
-            timeout=model.timeout,
-            era="modern" if hub else model.era,
-            sharing=model.sharing,
-            identity=model.identity,
+            enabled=model.enabled and not model.disabled,
+            era="modern" if model.hub else model.era,
             scope="project" if self._follows_folder else model.scope,
             secrets=gather_secrets(
                 env=env,
@@ -514,9 +507,8 @@ def _approvals(server: str, model: ServerFile) -> ApprovalMode | None:
     if "hold_changed" in model.tools.model_fields_set:
         instead = '"approvals": "hold"' if model.tools.hold_changed else '"approvals": "warn"'
         log.warning("%s: `tools.holdChanged` is an old name and will be removed: write %s instead", server, instead)
-    if model.approvals is None and model.tools.hold_changed:
-        return "hold"
-    return model.approvals
+    written: ApprovalMode | None = model.approvals
+    return "hold" if written is None and model.tools.hold_changed else written
 
 
 def _tool_filter(model: ServerFile) -> ToolFilter:

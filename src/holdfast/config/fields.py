@@ -18,8 +18,8 @@ from pydantic import BeforeValidator, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from holdfast.config.jsonc import quoted
-from holdfast.config.settings import ApprovalMode, ToolsMode
-from holdfast.config.spec import UNIX, EraChoice, ExchangeForm, Identity, ServerScope, Sharing, Transport
+from holdfast.config.settings import ApprovalMode
+from holdfast.config.spec import UNIX, Transport
 from holdfast.core import LONGEST_NAME, NAME_LENGTH, SHORTEST_NAME
 
 __all__ = [
@@ -27,24 +27,21 @@ __all__ = [
     "SIZE_PATTERN",
     "TRANSPORTS",
     "ApprovalName",
-    "ApproverName",
-    "AuditArguments",
+    "Arguments",
     "CallTimeout",
     "ConditionText",
     "Count",
-    "DoctorToolMode",
     "Duration",
     "EnvName",
-    "EraName",
-    "ExchangeFormName",
+    "Environment",
     "Factor",
     "Flag",
     "HeaderName",
     "HeaderValue",
-    "IdentityName",
     "InvalidValue",
     "NameLength",
     "Names",
+    "OneOf",
     "Patterns",
     "Pauses",
     "Period",
@@ -52,18 +49,15 @@ __all__ = [
     "Port",
     "Prefix",
     "Resource",
-    "RuleDefault",
-    "RuleEffect",
     "Scalar",
     "Scopes",
-    "ServerScopeName",
-    "SharingName",
     "Size",
     "Text",
     "Timeout",
     "TransportName",
     "Url",
     "WholeNumber",
+    "Words",
     "format_duration",
     "kind_of",
     "parse_duration",
@@ -318,12 +312,12 @@ def _pauses(value: object) -> object:
 
 
 @dataclass(frozen=True)
-class _Choice:
+class OneOf:
     """Reads one of the names of a ``Literal``; ``false`` may stand for one of them."""
 
     hint: str
-    message: str = ""
     false_means: str | None = None
+    message: str = ""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_before_validator_function(partial(self._read, get_args(source)), handler(source))
@@ -339,6 +333,23 @@ class _Choice:
             return self.false_means
         *others, last = (f"`{name}`" for name in names)
         raise InvalidValue(self.message or f"must be {', '.join(others)} or {last}", hint=self.hint)
+
+
+def _listed(value: object) -> object:
+    if isinstance(value, str):
+        raise InvalidValue(
+            "must be a list of texts, not a text", hint='write ["first", "second"]: one text for each word'
+        )
+    return value
+
+
+def _without_nulls(value: object) -> object:
+    """VS Code writes null for a variable that is not to be set."""
+    if isinstance(value, dict):
+        return {key: item for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        raise InvalidValue(f"must be an object, not {kind_of(value)}", hint='write {"NAME": "value"}')
+    return value
 
 
 def _tool_patterns(value: object) -> list[str]:
@@ -488,6 +499,8 @@ _LONGER_THAN_NOTHING = {"type": "string", "pattern": "^(?=[0-9.]*[1-9])" + DURAT
 
 Text: TypeAlias = Annotated[str, BeforeValidator(_text), _schema({"type": "string", "minLength": 1})]
 Scalar: TypeAlias = Annotated[str, BeforeValidator(_scalar), _schema(_SCALARS)]
+Arguments: TypeAlias = Annotated[tuple[Scalar, ...], BeforeValidator(_listed)]
+Words: TypeAlias = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
 Flag: TypeAlias = Annotated[bool, BeforeValidator(_flag), _schema({"type": "boolean"}, _EXPANDS)]
 Count: TypeAlias = Annotated[
     int, BeforeValidator(partial(_whole_number, least=1)), _schema({"type": "integer", "minimum": 1}, _EXPANDS)
@@ -546,19 +559,7 @@ Size: TypeAlias = Annotated[
 ]
 ApprovalName: TypeAlias = Annotated[
     ApprovalMode,
-    _Choice('write "hold" to keep a changed tool back until a person approves it', false_means="off"),
-]
-ToolsModeName: TypeAlias = Annotated[
-    ToolsMode,
-    _Choice('write "find" to list a few tools that find the others'),
-]
-AuditArguments: TypeAlias = Annotated[
-    Literal["hash", "masked"],
-    _Choice('write "masked" to have the arguments without their secrets'),
-]
-DoctorToolMode: TypeAlias = Annotated[
-    Literal["auto", "on", "off"],
-    _Choice('"auto" means: where only this machine reaches the hub', false_means="off"),
+    OneOf('write "hold" to keep a changed tool back until a person approves it', false_means="off"),
 ]
 ToolPatterns: TypeAlias = Annotated[
     tuple[str, ...],
@@ -583,46 +584,12 @@ Names: TypeAlias = Annotated[
     _schema({**_TEXTS, "items": {"type": "string", "pattern": r"^[^*]+$"}}),
 ]
 ConditionText: TypeAlias = Annotated[str, BeforeValidator(_condition), _schema({"type": "string", "minLength": 1})]
-RuleEffect: TypeAlias = Annotated[
-    Literal["allow", "deny", "ask"],
-    _Choice('write "allow" to let a caller see and call it'),
-]
-RuleDefault: TypeAlias = Annotated[
-    Literal["allow", "deny"],
-    _Choice('"deny" refuses what no rule allows'),
-]
-ApproverName: TypeAlias = Annotated[
-    Literal["caller", "operator"],
-    _Choice('"caller" asks the person who calls'),
-]
-EraName: TypeAlias = Annotated[
-    EraChoice,
-    _Choice('write "legacy" for `initialize`, "modern" for `server/discover`'),
-]
 PlacementField: TypeAlias = Annotated[
     Literal["each"],
-    _Choice(
+    OneOf(
         'to run it once in all, give it a hub of its own (`serve --only`), and write {"hub": "HOST:PORT"} here',
         message="a fleet does not place servers any more: a stdio server runs on each replica",
     ),
-]
-ServerScopeName: TypeAlias = Annotated[
-    ServerScope,
-    _Choice('write "project" to run it once for each folder'),
-]
-SharingName: TypeAlias = Annotated[
-    Sharing,
-    _Choice(
-        'write "per-client" for a connection of each client, "per-user" for one of each user with her own login',
-    ),
-]
-ExchangeFormName: TypeAlias = Annotated[
-    ExchangeForm,
-    _Choice('write "token-exchange" for RFC 8693, "on-behalf-of" for Microsoft Entra ID'),
-]
-IdentityName: TypeAlias = Annotated[
-    Identity,
-    _Choice('write "signed" to tell the server who calls, in a form that it can verify'),
 ]
 TransportName: TypeAlias = Annotated[
     Transport, BeforeValidator(_transport), _schema({"enum": list(TRANSPORTS)}, _EXPANDS)
@@ -637,6 +604,11 @@ Prefix: TypeAlias = Annotated[
     str, BeforeValidator(_prefix), _schema({"type": "string", "pattern": f"^{_PREFIX.pattern}$"}, _EXPANDS)
 ]
 EnvName: TypeAlias = Annotated[str, BeforeValidator(_env_name)]
+Environment: TypeAlias = Annotated[
+    dict[EnvName, Scalar],
+    BeforeValidator(_without_nulls),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": ["string", "number", "boolean", "null"]}}),
+]
 HeaderName: TypeAlias = Annotated[str, BeforeValidator(_header_name)]
 HeaderValue: TypeAlias = Annotated[str, BeforeValidator(_header_value), _schema(_SCALARS)]
 Scopes: TypeAlias = Annotated[

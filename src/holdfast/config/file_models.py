@@ -1,8 +1,12 @@
 """Pydantic models of the file, frozen, with unknown keys forbidden, and the keys of other clients that are ignored.
 
-``definition.py`` turns a ``ServerFile`` into a ``spec.ServerSpec``. The model of the ``holdfast`` section is made from
-the classes of ``settings.py``, which say what it means. The published JSON Schema is
-generated from these models. Editors show the descriptions, so they are whole sentences.
+A configuration has two shapes: the file, which is described here, and what it means (``spec.py``, ``settings.py``).
+Most keys are the same in both. They are described once, in the classes of the meaning (``in_file``): ``_section`` makes
+the model of the file from such a class, and ``meaning`` makes an object of the class from what was read. Only what the
+file has in another form stands here: other spellings of a key, and values that mean something together.
+``definition.py`` turns a ``ServerFile`` into a ``spec.ServerSpec``.
+
+The published JSON Schema is generated from these models. Editors show the descriptions, so they are whole sentences.
 """
 
 from __future__ import annotations
@@ -10,48 +14,35 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 from pydantic.alias_generators import to_camel
 
 from holdfast.config import fields
 from holdfast.config.fields import (
-    ApprovalName,
-    CallTimeout,
-    EnvName,
-    EraName,
-    ExchangeFormName,
+    Environment,
     Flag,
     HeaderName,
     HeaderValue,
-    HubAddress,
-    IdentityName,
-    InvalidValue,
+    OneOf,
     PlacementField,
     Port,
-    Prefix,
-    Resource,
-    Scalar,
     Scopes,
-    ServerScopeName,
-    SharingName,
     Text,
-    Timeout,
     TransportName,
     Url,
-    kind_of,
+    Words,
 )
 from holdfast.config.settings import Settings
-from holdfast.config.spec import CredentialLadder, ExchangeForm, OAuthSettings, ServerSpec, TokenService
+from holdfast.config.spec import CredentialLadder, OAuthSettings, ServerSpec, ToolFilter
 
 __all__ = [
     "CONNECTION_KEYS",
     "SERVER_KEYS",
     "TOP_KEYS",
     "ConfigFile",
-    "CredentialsFile",
     "OAuth",
     "OAuthFile",
     "ServerFile",
@@ -87,40 +78,50 @@ class _FileModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
 
 
-def _section(name: str, settings: type[Any]) -> type[BaseModel]:
-    """The model of one section: every setting of the class that is described for the file, and its sections."""
-    made: dict[str, Any] = {}
-    for one in dataclasses.fields(settings):
-        if "items" in one.metadata:
-            item = _section(one.metadata["name"], one.metadata["items"])
-            made[one.name] = tuple[item, ...], Field(default=one.default, description=one.metadata["description"])  # type: ignore[valid-type]  # made above
-        elif one.metadata:
-            kind = getattr(fields, one.metadata["kind"])
-            written = kind | None if one.default is None else kind
+def _section(name: str, described: type[Any]) -> type[BaseModel]:
+    """The model of an object of the file: every field of the class that is described for the file, and its objects."""
+    hints, made = get_type_hints(described), dict[str, Any]()
+    for one in dataclasses.fields(described):
+        if "description" in one.metadata:
+            written = _type_in_file(one, hints[one.name])
             default = ... if one.default is dataclasses.MISSING else one.default
             made[one.name] = written, Field(default=default, description=one.metadata["description"])
         elif dataclasses.is_dataclass(one.default):
             section = _section(to_camel(one.name), type(one.default))
             words = (section.__doc__ or "").partition(". ")[0].removesuffix(".")
             made[one.name] = section, Field(default=section(), description=f"{words}.")
-    model: type[BaseModel] = create_model(name, __base__=_FileModel, __doc__=settings.__doc__, **made)
+    model: type[BaseModel] = create_model(name, __base__=_FileModel, __doc__=described.__doc__, **made)
     return model
+
+
+def _type_in_file(one: dataclasses.Field[Any], hint: Any) -> Any:
+    kind = one.metadata.get("kind")
+    if isinstance(kind, type):
+        item = _section(to_camel(one.name), kind)
+        return tuple[item, ...] if one.default == () else item | None  # type: ignore[valid-type]  # made above
+    if kind is not None:
+        written = getattr(fields, kind)
+    else:
+        names = next(part for part in (hint, *get_args(hint)) if get_origin(part) is Literal)
+        written = Annotated[names, OneOf(one.metadata["hint"], one.metadata["false_means"])]
+    return written | None if one.default is None else written
 
 
 _Meaning = TypeVar("_Meaning")
 
 
-def meaning(kind: type[_Meaning], section: BaseModel) -> _Meaning:
-    """The settings that a section of the file means."""
-    values: dict[str, Any] = {}
+def meaning(kind: type[_Meaning], section: BaseModel, **known: object) -> _Meaning:
+    """What an object of the file means; ``known`` are the values that do not stand there in the same form."""
+    values = dict(known)
     for one in dataclasses.fields(cast("Any", kind)):
-        if not hasattr(section, one.name):
+        if one.name in known or not hasattr(section, one.name):
             continue
         value = getattr(section, one.name)
+        described = one.metadata.get("kind")
         if isinstance(value, BaseModel):
-            value = meaning(type(one.default), value)
-        elif "items" in one.metadata:
-            value = tuple(meaning(one.metadata["items"], item) for item in value)
+            value = meaning(described or type(one.default), value)
+        elif isinstance(described, type) and value is not None:
+            value = tuple(meaning(described, item) for item in value)
         values[one.name] = value
     return kind(**values)
 
@@ -134,96 +135,13 @@ class OAuthFile(_section("oauth", OAuthSettings)):  # type: ignore[misc]  # made
     )
 
 
-class TokenServiceFile(_FileModel):
-    """The authorization server of a rung, and the hub as its client."""
-
-    token_url: Url = Field(
-        description="The token endpoint. A user's credential is sent there and nowhere else: https, or this machine."
-    )
-    client_id: Text = Field(description="The hub's client id there.")
-    client_secret: Text | None = Field(
-        default=None, description="The secret that goes with `clientId`: best written as `${env:NAME}`."
-    )
-    private_key: Text | None = Field(
-        default=None,
-        description="The private key of `clientId`, for `private_key_jwt`: the path of its file (PEM or JWK), or the"
-        " key itself, best written as `${env:NAME}`.",
-    )
-    resource: Resource | None = Field(
-        default=None,
-        description="The `resource` to ask for a token for. Default: the address of the server. `false` sends none.",
-    )
-    scope: Scopes = Field(default=(), description="The scopes to ask for.")
-
-
-class AssertionFile(TokenServiceFile):
-    """Identity assertion: the issuer of the hub's users vouches for a user at the server's authorization server."""
-
-    issuer: Url = Field(description="The authorization server of the server, as its metadata names it.")
-
-
-class ExchangeFile(TokenServiceFile):
-    """Token exchange: a user's token for the hub becomes her token for the server."""
-
-    form: ExchangeFormName = Field(
-        default="token-exchange",
-        description="`token-exchange`: RFC 8693. `on-behalf-of`: the form of Microsoft Entra ID.",
-    )
-    audience: Text | None = Field(
-        default=None,
-        description="The `audience` to ask for, where the authorization server knows the server by a name. Then no"
-        " `resource` is sent unless it is written.",
-    )
-
-
-class CredentialsFile(_FileModel):
-    """Where the credentials of each user come from: assertion, exchange, her own login, the hub's. The order is fixed.
-
-    Her own login is as `oauth` describes it; `"oauth": false` leaves it out.
-    """
-
-    assertion: AssertionFile | None = Field(
-        default=None,
-        description="Identity assertion (ID-JAG), for users who signed in to the hub at its issuer.",
-    )
-    exchange: ExchangeFile | None = Field(
-        default=None, description="Token exchange, for users whose clients send a JWT to the hub."
-    )
-    shared: Flag = Field(
-        default=False,
-        description="Whether a user without a credential of her own acts with the login of the hub. A user who has"
-        " one never does.",
-    )
-
-
-def credential_ladder(file: CredentialsFile) -> CredentialLadder:
-    """The ladder of the file's object."""
-    return CredentialLadder(
-        assertion=_token_service(file.assertion) if file.assertion is not None else None,
-        exchange=_token_service(file.exchange) if file.exchange is not None else None,
-        shared=file.shared,
-    )
-
-
-def _token_service(file: AssertionFile | ExchangeFile) -> TokenService:
-    form, audience, issuer, resource = "token-exchange", "", "", file.resource
-    if isinstance(file, AssertionFile):
-        issuer = file.issuer
-    else:
-        form, audience = file.form, file.audience or ""
-        by_name = form == "on-behalf-of" or audience
-        resource = "" if resource is None and by_name else resource
-    return TokenService(
-        token_url=file.token_url,
-        client_id=file.client_id,
-        client_secret=file.client_secret,
-        private_key=file.private_key,
-        form=cast("ExchangeForm", form),
-        issuer=issuer,
-        audience=audience,
-        resource=resource,
-        scope=file.scope,
-    )
+def credential_ladder(file: BaseModel) -> CredentialLadder:
+    """The ladder of the file's object. An exchange that names the server in another way names no ``resource``."""
+    ladder = meaning(CredentialLadder, file)
+    service = ladder.exchange
+    if service is None or service.resource is not None or not (service.form == "on-behalf-of" or service.audience):
+        return ladder
+    return replace(ladder, exchange=replace(service, resource=""))
 
 
 def _object(value: object) -> object:
@@ -251,50 +169,20 @@ def oauth_settings(file: OAuthFile) -> OAuthSettings:
     return replace(oauth, scope=oauth.scope or file.scopes, redirect_uri=redirect, issuer=issuer)
 
 
-def _listed(value: object) -> object:
-    if isinstance(value, str):
-        raise InvalidValue(
-            "must be a list of texts, not a text", hint='write ["first", "second"]: one text for each word'
-        )
-    return value
-
-
 def _filter(value: object) -> object:
     return {"include": value} if isinstance(value, list) else value
 
 
-def _without_nulls(value: object) -> object:
-    """VS Code writes null for a variable that is not to be set."""
-    if isinstance(value, dict):
-        return {key: item for key, item in value.items() if item is not None}
-    if isinstance(value, list):
-        raise InvalidValue(f"must be an object, not {kind_of(value)}", hint='write {"NAME": "value"}')
-    return value
-
-
-_Words = Annotated[tuple[Scalar, ...], BeforeValidator(_listed)]
-_Names = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
-_Environment = Annotated[
-    dict[EnvName, Scalar],
-    BeforeValidator(_without_nulls),
-    WithJsonSchema({"type": "object", "additionalProperties": {"type": ["string", "number", "boolean", "null"]}}),
-]
-
-
-class ToolsFile(_FileModel):
+class ToolsFile(_section("tools", ToolFilter)):  # type: ignore[misc]  # made above
     """Which of a server's tools are shown. A list is read as `include`."""
 
-    include: _Names = Field(default=("*",), description="Shell patterns (`read_*`) of the tools that are shown.")
-    exclude: _Names = Field(
-        default=(), description="Shell patterns of the tools that are hidden; they override `include`."
-    )
     hold_changed: Flag = Field(
         default=False,
         description='The old name of `approvals`: `true` means `"approvals": "hold"`, if that is not set.',
     )
 
 
-class ServerFile(_FileModel):
+class ServerFile(_section("server", ServerSpec)):  # type: ignore[misc]  # made above
     """One server: a command that is started here, or a URL that is dialed."""
 
     type: TransportName | None = Field(
@@ -302,95 +190,31 @@ class ServerFile(_FileModel):
     )
     transport: TransportName | None = Field(default=None, description="Another spelling of `type`.")
     transport_type: TransportName | None = Field(default=None, description="Another spelling of `type` (Cline).")
-    command: Text | None = Field(default=None, description="The program to start: a name on PATH, or a path.")
-    args: _Words = Field(default=(), description="Its arguments, one text for each.")
-    env: _Environment = Field(
+    env: Environment = Field(
         default={},
         description="Environment variables for it; it gets these and a minimal environment, never Holdfast's own.",
     )
     env_file: Text | None = Field(
         default=None, description="A file of `NAME=value` lines with more variables; `env` overrides it."
     )
-    cwd: Text | None = Field(default=None, description="The folder that it runs in. Default: the project's folder.")
-    url: Url | None = Field(default=None, description="The address of a server that is already running.")
     server_url: Url | None = Field(default=None, description="Another spelling of `url` (Windsurf).")
     http_url: Url | None = Field(
         default=None, description="Another spelling of `url`, always streamable HTTP (Gemini CLI)."
     )
-    hub: HubAddress | None = Field(
-        default=None,
-        description="Another hub of the same session key that has this server under the same name: `HOST:PORT`, or "
-        "`unix:/path` on this machine. The state of the server there is its state here. Instead of `command` or `url`.",
-    )
     headers: dict[HeaderName, HeaderValue] = Field(default={}, description="Headers for every request to `url`.")
-    enabled: Flag | None = Field(default=None, description="Whether the server is used. Default: true.")
-    disabled: Flag | None = Field(default=None, description="The opposite of `enabled` (Cline, Windsurf, Roo Code).")
-    lazy: Flag = Field(
-        default=False,
-        description="Start the server at its first use, and stop it after `holdfast.idle` without use.",
-    )
-    start_timeout: Timeout = Field(
-        default=ServerSpec.start_timeout,
-        description="How long its process may take to answer for the first time; it is not ended before. A first run "
-        "of `npx` or `uvx` installs packages and can take a minute.",
-    )
-    timeout: CallTimeout | None = Field(
-        default=None,
-        description="How long a call of it may go without an answer or progress. Default: `holdfast.call.timeout`. "
-        "One that is longer than `holdfast.call.hardTimeout` takes its place for this server. A number without a unit "
-        "is read as other clients mean it: below 1000 as seconds, from 1000 on as milliseconds.",
-    )
-    era: EraName = Field(
-        default="auto",
-        description="The protocol era to speak with it. `auto`: the one that it speaks, and that of each client where "
-        "it speaks both. `legacy`: `initialize` (2024-11-05 to 2025-11-25). `modern`: 2026-07-28.",
-    )
-    approvals: ApprovalName | None = Field(
-        default=None,
-        description="What happens when this server changes a tool, a prompt or its instructions, or adds one, after it "
-        "was first listed: `off`, `warn` (reported) or `hold` (shown as first seen, or hidden, until a person approves "
-        "it). Left out, `holdfast.approvals` decides.",
-    )
-    scope: ServerScopeName = Field(
-        default="shared",
-        description="`project`: it runs once for each folder that clients work in, with that folder as its working "
-        "folder and as `${workspaceFolder}`. A definition in your own file that uses `${workspaceFolder}` is one too.",
-    )
-    sharing: SharingName = Field(
-        default="shared",
-        description="Whether all clients of the hub share one connection, each client has its own (`per-client`: for "
-        "browsers, shells and other servers that keep state), or each user has her own with her own login "
-        "(`per-user`: for servers where each person must act as herself).",
-    )
-    identity: IdentityName = Field(
-        default="none",
-        description="What a server with a `url` is told about who calls: `none`; `header`, the name of the principal "
-        "in `Holdfast-User`; `signed`, a short-lived JWT of the hub in `Holdfast-Identity`, for this server alone. Its "
-        "keys are at `/.well-known/jwks.json` of the hub. The caller's own token is never sent.",
-    )
+    disabled: Flag = Field(default=False, description="The opposite of `enabled` (Cline, Windsurf, Roo Code).")
     placement: PlacementField | None = Field(
         default=None,
         description="An old key without effect: a stdio server runs on each replica. What must run once has a hub of "
         "its own.",
     )
-    prefix: Prefix | None = Field(
-        default=None,
-        description="The prefix of its tools' names. Default: the server's id; an empty text for no prefix.",
-    )
     tools: Annotated[ToolsFile, BeforeValidator(_filter)] = Field(
         default=ToolsFile(), description="Which of its tools are shown."
     )
-    include_tools: _Names = Field(default=(), description="Names of the only tools that are shown (Gemini CLI).")
-    exclude_tools: _Names = Field(default=(), description="Names of tools that are not shown (Gemini CLI).")
-    disabled_tools: _Names = Field(default=(), description="Names of tools that are not shown (Windsurf, Roo Code).")
-    allow_plain_http: Flag = Field(
-        default=False, description="Allow credentials to go over plain http to a host that is not this machine."
-    )
+    include_tools: Words = Field(default=(), description="Names of the only tools that are shown (Gemini CLI).")
+    exclude_tools: Words = Field(default=(), description="Names of tools that are not shown (Gemini CLI).")
+    disabled_tools: Words = Field(default=(), description="Names of tools that are not shown (Windsurf, Roo Code).")
     oauth: OAuth = Field(default=OAuthFile(), description="How to log in to it, if the server does not announce it.")
-    credentials: CredentialsFile = Field(
-        default=CredentialsFile(),
-        description="Where the credentials of its users come from, for a server that is `per-user`.",
-    )
 
 
 SettingsFile = _section("holdfast", Settings)

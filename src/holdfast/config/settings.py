@@ -45,14 +45,17 @@ ApprovalMode: TypeAlias = Literal["off", "warn", "hold"]
 """What happens with a changed or new tool: nothing, a report, or it waits for a person."""
 
 
-def in_file(kind: str, description: str) -> Mapping[str, str]:
-    """How the file has a setting: the name of its type in ``fields.py``, and what editors show."""
+def in_file(kind: str | type[object], description: str) -> Mapping[str, object]:
+    """How the file has a value: its type, and what editors show.
+
+    A type is named as in ``fields.py``. An object of the file, or each one of a list, has the class that describes it.
+    """
     return {"kind": kind, "description": description}
 
 
-def list_in_file(name: str, items: type[object], description: str) -> Mapping[str, object]:
-    """The same for a list of objects: the name of one of them in the schema, and the class that describes it."""
-    return {"name": name, "items": items, "description": description}
+def one_of(description: str, *, hint: str, false_means: str | None = None) -> Mapping[str, object]:
+    """The same for one of some names: the field's own ``Literal`` has them; ``false`` may stand for one of them."""
+    return {"hint": hint, "false_means": false_means, "description": description}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -362,10 +365,10 @@ class AuditSettings:
     )
     arguments: Literal["hash", "masked"] = field(
         default="hash",
-        metadata=in_file(
-            "AuditArguments",
+        metadata=one_of(
             "What a record has of the arguments of a call: a keyed `hash`, or with `masked` also the arguments "
             "without what looks like a secret.",
+            hint='write "masked" to have the arguments without their secrets',
         ),
     )
     required: bool = field(
@@ -403,10 +406,10 @@ class AccessRule:
     """One rule of the policy: whom it means, what it covers, and what it does. What is left out matches all."""
 
     effect: Literal["allow", "deny", "ask"] = field(
-        metadata=in_file(
-            "RuleEffect",
+        metadata=one_of(
             "`allow`, `deny`, or `ask`: a call that another rule allows waits for a person. Deny comes before ask, and "
             "ask before allow.",
+            hint='write "allow" to let a caller see and call it',
         )
     )
     principals: tuple[str, ...] = field(
@@ -441,7 +444,10 @@ class AccessRule:
     )
     approver: Literal["caller", "operator"] = field(
         default="caller",
-        metadata=in_file("ApproverName", "Who is asked, for `ask`: the `caller` herself, or an `operator`."),
+        metadata=one_of(
+            "Who is asked, for `ask`: the `caller` herself, or an `operator`.",
+            hint='"caller" asks the person who calls',
+        ),
     )
 
 
@@ -531,15 +537,13 @@ class ExtAuthzSettings:
 class AccessSettings:
     """Who may see and call what. Without rules everyone who is let in may do everything."""
 
-    rules: tuple[AccessRule, ...] = field(
-        default=(), metadata=list_in_file("rule", AccessRule, "The rules, in any order.")
-    )
+    rules: tuple[AccessRule, ...] = field(default=(), metadata=in_file(AccessRule, "The rules, in any order."))
     default: Literal["allow", "deny"] | None = field(
         default=None,
-        metadata=in_file(
-            "RuleDefault",
+        metadata=one_of(
             "What holds where no rule matches. Left out, it is `allow` without rules and `deny` with rules; rules "
             "without an `allow` among them need it. `local` stays open unless a rule names it.",
+            hint='"deny" refuses what no rule allows',
         ),
     )
     roles: RoleSettings = RoleSettings()
@@ -595,18 +599,19 @@ class Settings:
     )
     tools: ToolsMode = field(
         default="all",
-        metadata=in_file(
-            "ToolsModeName",
+        metadata=one_of(
             "What an endpoint lists whose address does not say it: `all` tools, or with `find` a few that find, "
             "describe and call the others.",
+            hint='write "find" to list a few tools that find the others',
         ),
     )
     doctor_tool: Literal["auto", "on", "off"] = field(
         default="auto",
-        metadata=in_file(
-            "DoctorToolMode",
+        metadata=one_of(
             "Whether clients have the tool `holdfast_doctor`, which says why a server fails. `auto`: only if the hub "
             "listens on this machine alone.",
+            hint='"auto" means: where only this machine reaches the hub',
+            false_means="off",
         ),
     )
     pin: tuple[str, ...] = field(

@@ -1,7 +1,7 @@
 """Servers as the other packages use them: plain frozen dataclasses, cheap to import.
 
-The models in ``file_models.py`` describe the file; these classes and those of ``settings.py`` describe its meaning.
-``OAuthSettings`` is the same in both, so it is described once, as the settings are.
+These classes and those of ``settings.py`` say what the file means. Where the file says it in the same way, a field has
+the words for the file too (``in_file``), and ``file_models.py`` makes its model from them: so a key is written once.
 Nothing here reads a file, and no ``repr`` shows an environment value, a header value or a secret.
 """
 
@@ -14,16 +14,18 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 from urllib.parse import quote, urlsplit
 
-from holdfast.config.settings import ApprovalMode, Settings, in_file
+from holdfast.config.settings import ApprovalMode, Settings, in_file, one_of
 from holdfast.errors import Problem
 
 __all__ = [
     "IDENTITY_HEADERS",
     "UNIX",
+    "AssertionService",
     "Config",
     "CredentialLadder",
     "EraChoice",
     "ExchangeForm",
+    "ExchangeService",
     "HeaderSource",
     "Identity",
     "OAuthSettings",
@@ -75,8 +77,13 @@ def _nothing() -> Mapping[str, str]:
 class ToolFilter:
     """Which of a server's tools are shown: shell patterns over the server's own tool names."""
 
-    include: tuple[str, ...] = ("*",)
-    exclude: tuple[str, ...] = ()
+    include: tuple[str, ...] = field(
+        default=("*",), metadata=in_file("Words", "Shell patterns (`read_*`) of the tools that are shown.")
+    )
+    exclude: tuple[str, ...] = field(
+        default=(),
+        metadata=in_file("Words", "Shell patterns of the tools that are hidden; they override `include`."),
+    )
 
 
 def is_key_text(value: str) -> bool:
@@ -156,27 +163,94 @@ ExchangeForm: TypeAlias = Literal["token-exchange", "on-behalf-of"]
 class TokenService:
     """An authorization server that gives the hub a token for a user. Her credential goes to ``token_url`` alone."""
 
-    token_url: str
-    client_id: str
-    client_secret: str | None = field(default=None, repr=False)
-    private_key: str | None = field(default=None, repr=False)
-    form: ExchangeForm = "token-exchange"
+    token_url: str = field(
+        metadata=in_file(
+            "Url",
+            "The token endpoint. A user's credential is sent there and nowhere else: https, or this machine.",
+        )
+    )
+    client_id: str = field(metadata=in_file("Text", "The hub's client id there."))
+    client_secret: str | None = field(
+        default=None,
+        repr=False,
+        metadata=in_file("Text", "The secret that goes with `clientId`: best written as `${env:NAME}`."),
+    )
+    private_key: str | None = field(
+        default=None,
+        repr=False,
+        metadata=in_file(
+            "Text",
+            "The private key of `clientId`, for `private_key_jwt`: the path of its file (PEM or JWK), or the key"
+            " itself, best written as `${env:NAME}`.",
+        ),
+    )
     issuer: str = ""
     """Whom an identity assertion is for; empty for an exchange."""
-    audience: str = ""
-    resource: str | None = None
+    resource: str | None = field(
+        default=None,
+        metadata=in_file(
+            "Resource",
+            "The `resource` to ask for a token for. Default: the address of the server. `false` sends none.",
+        ),
+    )
     """The `resource` that requests name: None for the address of the server, empty for none."""
-    scope: tuple[str, ...] = ()
+    scope: tuple[str, ...] = field(default=(), metadata=in_file("Scopes", "The scopes to ask for."))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AssertionService(TokenService):
+    """Identity assertion: the issuer of the hub's users vouches for a user at the server's authorization server."""
+
+    issuer: str = field(metadata=in_file("Url", "The authorization server of the server, as its metadata names it."))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExchangeService(TokenService):
+    """Token exchange: a user's token for the hub becomes her token for the server."""
+
+    form: ExchangeForm = field(
+        default="token-exchange",
+        metadata=one_of(
+            "`token-exchange`: RFC 8693. `on-behalf-of`: the form of Microsoft Entra ID.",
+            hint='write "token-exchange" for RFC 8693, "on-behalf-of" for Microsoft Entra ID',
+        ),
+    )
+    audience: str = field(
+        default="",
+        metadata=in_file(
+            "Text",
+            "The `audience` to ask for, where the authorization server knows the server by a name. Then no"
+            " `resource` is sent unless it is written.",
+        ),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class CredentialLadder:
-    """Where the credentials of a server's users come from, beside their own logins. The order is fixed."""
+    """Where the credentials of its users come from, for a server that is `per-user`. The order is fixed.
 
-    assertion: TokenService | None = None
-    exchange: TokenService | None = None
-    shared: bool = False
-    """Whether a user who has no credential of her own acts with the login of the hub."""
+    Assertion, exchange, her own login, the hub's. Her own login is as `oauth` describes it; `"oauth": false` leaves it
+    out.
+    """
+
+    assertion: AssertionService | None = field(
+        default=None,
+        metadata=in_file(
+            AssertionService, "Identity assertion (ID-JAG), for users who signed in to the hub at its issuer."
+        ),
+    )
+    exchange: ExchangeService | None = field(
+        default=None,
+        metadata=in_file(ExchangeService, "Token exchange, for users whose clients send a JWT to the hub."),
+    )
+    shared: bool = field(
+        default=False,
+        metadata=in_file(
+            "Flag",
+            "Whether a user without a credential of her own acts with the login of the hub. A user who has"
+            " one never does.",
+        ),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,37 +266,108 @@ class ServerSpec:
     transport: Transport = "stdio"
     problems: tuple[Problem, ...] = ()
     """Why its definition cannot be used; empty for a server that can be dialed."""
-    command: str = ""
-    args: tuple[str, ...] = field(default=(), repr=False)
+    command: str = field(default="", metadata=in_file("Text", "The program to start: a name on PATH, or a path."))
+    args: tuple[str, ...] = field(
+        default=(), repr=False, metadata=in_file("Arguments", "Its arguments, one text for each.")
+    )
     env: Mapping[str, str] = field(default_factory=_nothing, repr=False)
-    cwd: Path | None = None
-    url: str = field(default="", repr=False)
+    cwd: Path | None = field(
+        default=None, metadata=in_file("Text", "The folder that it runs in. Default: the project's folder.")
+    )
+    url: str = field(
+        default="", repr=False, metadata=in_file("Url", "The address of a server that is already running.")
+    )
     headers: HeaderSource = field(default_factory=_nothing, repr=False)
-    hub: str = ""
+    hub: str = field(
+        default="",
+        metadata=in_file(
+            "HubAddress",
+            "Another hub of the same session key that has this server under the same name: `HOST:PORT`, or "
+            "`unix:/path` on this machine. The state of the server there is its state here. Instead of `command` or "
+            "`url`.",
+        ),
+    )
     """The hub of the same fleet that has this server: ``HOST:PORT`` or ``unix:PATH``; empty if there is none."""
-    allow_plain_http: bool = False
+    allow_plain_http: bool = field(
+        default=False,
+        metadata=in_file("Flag", "Allow credentials to go over plain http to a host that is not this machine."),
+    )
     oauth: OAuthSettings = OAuthSettings()
     credentials: CredentialLadder = CredentialLadder()
-    """Where the credentials of its users come from, for a server that is per user."""
     tools: ToolFilter = ToolFilter()
-    prefix: str | None = None
-    enabled: bool = True
-    start_timeout: float = 120.0
-    """How long, in seconds, its process may take to answer for the first time; it is not ended before."""
-    timeout: float | None = None
-    """How long, in seconds, a call may go without an answer or progress; None for ``CallPolicy.timeout``."""
-    era: EraChoice = "auto"
-    """The protocol era to speak with it: found out and fitted to each client, or fixed."""
-    lazy: bool = False
-    """Start at the first use, and stop after ``Settings.idle`` without use."""
-    approvals: ApprovalMode | None = None
-    """What happens when it changes what a model reads; None for the setting of all servers."""
-    sharing: Sharing = "shared"
-    """Whether all clients share one connection, or each client or each user has its own."""
-    identity: Identity = "none"
-    """Whether each request to it says who calls: by name in a header, or by an assertion that the hub signs."""
-    scope: ServerScope = "shared"
-    """Whether it runs once for all, or once for each folder that clients work in."""
+    prefix: str | None = field(
+        default=None,
+        metadata=in_file(
+            "Prefix", "The prefix of its tools' names. Default: the server's id; an empty text for no prefix."
+        ),
+    )
+    enabled: bool = field(default=True, metadata=in_file("Flag", "Whether the server is used."))
+    start_timeout: float = field(
+        default=120.0,
+        metadata=in_file(
+            "Timeout",
+            "How long its process may take to answer for the first time; it is not ended before. A first run of `npx` "
+            "or `uvx` installs packages and can take a minute.",
+        ),
+    )
+    timeout: float | None = field(
+        default=None,
+        metadata=in_file(
+            "CallTimeout",
+            "How long a call of it may go without an answer or progress. Default: `holdfast.call.timeout`. One that is "
+            "longer than `holdfast.call.hardTimeout` takes its place for this server. A number without a unit is read "
+            "as other clients mean it: below 1000 as seconds, from 1000 on as milliseconds.",
+        ),
+    )
+    """In seconds; None for ``CallPolicy.timeout``."""
+    era: EraChoice = field(
+        default="auto",
+        metadata=one_of(
+            "The protocol era to speak with it. `auto`: the one that it speaks, and that of each client where it "
+            "speaks both. `legacy`: `initialize` (2024-11-05 to 2025-11-25). `modern`: 2026-07-28.",
+            hint='write "legacy" for `initialize`, "modern" for `server/discover`',
+        ),
+    )
+    lazy: bool = field(
+        default=False,
+        metadata=in_file("Flag", "Start the server at its first use, and stop it after `holdfast.idle` without use."),
+    )
+    approvals: ApprovalMode | None = field(
+        default=None,
+        metadata=in_file(
+            "ApprovalName",
+            "What happens when this server changes a tool, a prompt or its instructions, or adds one, after it was "
+            "first listed: `off`, `warn` (reported) or `hold` (shown as first seen, or hidden, until a person approves "
+            "it). Left out, `holdfast.approvals` decides.",
+        ),
+    )
+    sharing: Sharing = field(
+        default="shared",
+        metadata=one_of(
+            "Whether all clients of the hub share one connection, each client has its own (`per-client`: for browsers, "
+            "shells and other servers that keep state), or each user has her own with her own login (`per-user`: for "
+            "servers where each person must act as herself).",
+            hint='write "per-client" for a connection of each client, "per-user" for one of each user with her own '
+            "login",
+        ),
+    )
+    identity: Identity = field(
+        default="none",
+        metadata=one_of(
+            "What a server with a `url` is told about who calls: `none`; `header`, the name of the principal in "
+            "`Holdfast-User`; `signed`, a short-lived JWT of the hub in `Holdfast-Identity`, for this server alone. "
+            "Its keys are at `/.well-known/jwks.json` of the hub. The caller's own token is never sent.",
+            hint='write "signed" to tell the server who calls, in a form that it can verify',
+        ),
+    )
+    scope: ServerScope = field(
+        default="shared",
+        metadata=one_of(
+            "`project`: it runs once for each folder that clients work in, with that folder as its working folder and "
+            "as `${workspaceFolder}`. A definition in your own file that uses `${workspaceFolder}` is one too.",
+            hint='write "project" to run it once for each folder',
+        ),
+    )
     folder: str = ""
     """The folder that it runs for; empty for one that is shared, and for the definition of others."""
     configured_as: str = ""
