@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from holdfast.config.expand import Expansion, expand, variables_for
+from holdfast.config.expand import Expansion, names_of_editors
 
 ENVIRON = {"KEY": "s3cr3t", "HOST": "example.com", "EMPTY": "", "HOME": "/home/me", "REF": "${KEY}"}
 
 
 def resolve(value: object, *, folder: Path | None = None) -> tuple[object, Expansion]:
-    found = Expansion()
-    return expand(value, ("a",), variables_for(folder, ENVIRON), found), found
+    found = Expansion(("a",), environ=ENVIRON, known=names_of_editors(folder, ENVIRON))
+    return found.expand(value), found
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def resolve(value: object, *, folder: Path | None = None) -> tuple[object, Expan
 def test_a_text_is_expanded(text: str, result: str) -> None:
     value, found = resolve(text)
     assert value == result
-    assert not found.faults
+    assert not found.problems
 
 
 def test_the_workspace_folder_is_the_projects() -> None:
@@ -52,13 +52,13 @@ def test_the_workspace_folder_is_the_projects() -> None:
 def test_every_missing_variable_is_reported_with_its_path() -> None:
     value = {"x": ["${ONE}", "${TWO} ${THREE}"], "y": {"z": "${env:FOUR}"}, "ok": "${KEY}"}
     _, found = resolve(value)
-    assert [(fault.path, fault.message.split("`")[1]) for fault in found.faults] == [
+    assert [(problem.keys, problem.variable) for problem in found.problems] == [
         (("a", "x", 0), "ONE"),
         (("a", "x", 1), "TWO"),
         (("a", "x", 1), "THREE"),
         (("a", "y", "z"), "FOUR"),
     ]
-    assert "export ONE=" in found.faults[0].hint
+    assert "export ONE=" in found.problems[0].hint
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_every_missing_variable_is_reported_with_its_path() -> None:
 )
 def test_what_cannot_be_resolved_says_what_to_write(text: str, message: str, hint: str) -> None:
     _, found = resolve(text)
-    assert message in found.faults[0].message
-    assert hint in found.faults[0].hint
+    assert message in found.problems[0].message
+    assert hint in found.problems[0].hint
 
 
 @pytest.mark.requirement("MSG-6")
@@ -97,4 +97,4 @@ def test_no_text_raises_and_what_is_not_resolved_stays_as_written(text: str) -> 
     assert isinstance(value, str)
     if "${" not in text:
         assert value == text
-        assert not found.faults
+        assert not found.problems

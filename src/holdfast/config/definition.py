@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from holdfast.config.expand import EnvFile, Expansion, Variables, expand, gather_secrets, read_env_file, variables_for
+from holdfast.config.expand import EnvFile, Expansion, gather_secrets, names_of_editors, read_env_file
 from holdfast.config.fields import InvalidValue, kind_of, read_flag, read_transport
 from holdfast.config.file_models import SERVER_KEYS, ServerFile, credential_ladder, meaning, oauth_settings
 from holdfast.config.jsonc import Document, KeyPath, joined, quoted
@@ -47,7 +47,7 @@ from holdfast.errors import Problem
 __all__ = [
     "Definition",
     "ReadContext",
-    "expanded",
+    "expansion_at",
     "key_hint",
     "keys_of",
     "read_definition",
@@ -164,19 +164,12 @@ def read_definition(
     return _DefinitionReader(server_id, path, context, problems).read(raw)
 
 
-def expanded(
-    given: dict[str, object], path: KeyPath, context: ReadContext, found: Expansion
-) -> tuple[dict[str, object], list[Problem]]:
-    """The object at ``path`` with its ``${…}`` expanded, and a problem for each reference that cannot be resolved."""
-    variables = variables_for(context.workspace or context.folder, context.environ)
+def expansion_at(path: KeyPath, context: ReadContext) -> Expansion:
+    """What resolves the references of the value at ``path``; for a foreign document nothing of this machine."""
     if context.is_foreign:
-        variables = Variables(environ={}, known={})
-    result, problems = expand(given, path, variables, found), []
-    for fault in found.faults:
-        message = f"{quoted(joined(fault.path[len(path) :]))} {fault.message}"
-        problem = context.document.problem(fault.path, message, hint=fault.hint)
-        problems.append(replace(problem, variable=fault.variable))
-    return result, problems
+        return Expansion(path, context.document)
+    known = names_of_editors(context.workspace or context.folder, context.environ)
+    return Expansion(path, context.document, context.environ, known)
 
 
 class _DefinitionFault(NamedTuple):
@@ -196,7 +189,7 @@ class _DefinitionReader:
         self._path = path
         self._context = context
         self._problems = list(problems)
-        self._found = Expansion()
+        self._found = expansion_at(path, context)
         self._env_file: EnvFile | None = None
         self._follows_folder = False
         """Whether the definition uses the folder of its client."""
@@ -208,7 +201,10 @@ class _DefinitionReader:
             self._add([_DefinitionFault((), f"the server must be an object, not {kind_of(raw)}", hint)])
             return self._definition(self._bad({}), {})
         self._follows_folder = self._context.is_own_file and "${workspaceFolder" in repr(raw)
-        given = self._expand(self._relevant(raw))
+        given = self._relevant(raw)
+        if self._context.expands:
+            given = self._found.expand(given)
+            self._problems += self._found.problems
         self._add(_contradictions(given))
         self._add(self._command_faults(given))
         self._add(self._env_file_faults(given))
@@ -253,13 +249,6 @@ class _DefinitionReader:
         if ignored := [key for key in useless if given.get(key)]:
             log.info("%s: these keys have no effect for this kind of server: %s", self._id, ", ".join(ignored))
         return {key: value for key, value in given.items() if key not in useless}
-
-    def _expand(self, given: dict[str, object]) -> dict[str, object]:
-        if not self._context.expands:
-            return given
-        result, problems = expanded(given, self._path, self._context, self._found)
-        self._problems += problems
-        return result
 
     def _validate(self, given: dict[str, object]) -> ServerFile | None:
         try:

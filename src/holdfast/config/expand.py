@@ -20,26 +20,24 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from holdfast.config.jsonc import KeyPath, quoted
+from holdfast.config.jsonc import Document, KeyPath, joined, quoted
 from holdfast.core import has_secret_shape, secrets_in_url
 from holdfast.errors import Problem
 
 __all__ = [
     "EnvFile",
     "Expansion",
-    "ExpansionFault",
-    "Variables",
-    "expand",
     "gather_secrets",
     "looks_secret",
+    "names_of_editors",
     "read_env_file",
     "texts_in",
-    "variables_for",
 ]
 
 _T = TypeVar("_T")
@@ -54,63 +52,92 @@ NOT_SECRET = frozenset(
 """Variables that hold paths and user names. Masking their values would hide every path in every message."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Variables:
-    """What ``${…}`` can refer to: environment variables, and names that editors define."""
-
-    environ: Mapping[str, str]
-    known: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class ExpansionFault:
-    """A reference that cannot be resolved, and the path of the text that contains it."""
-
-    path: KeyPath
-    message: str
-    hint: str
-    variable: str = ""
-    """The environment variable that is missing; empty for other faults."""
-
-
 @dataclass
 class Expansion:
-    """What the expansion of a tree of values found."""
+    """Resolves ``${…}`` in the texts of one value of the file, and keeps what it found there."""
 
-    faults: list[ExpansionFault] = field(default_factory=list)
-    secrets: set[str] = field(default_factory=set)
+    top: KeyPath = ()
+    """Where the value is in the document."""
+    document: Document = field(default_factory=Document, repr=False)
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    known: Mapping[str, str] = field(default_factory=dict)
+    """What the names stand for that editors define."""
+    problems: list[Problem] = field(default_factory=list)
+    """The references that cannot be resolved."""
+    secrets: set[str] = field(default_factory=set, repr=False)
     names: dict[KeyPath, tuple[str, ...]] = field(default_factory=dict)
     """The environment variables that each text uses."""
 
+    def expand(self, value: _T, *inside: str | int) -> _T:
+        """``value``, which stands ``inside`` the whole, with every text in it expanded."""
+        result: object = value
+        if isinstance(value, str):
+            result = _REFERENCE.sub(partial(self._resolved, inside), value)
+        elif isinstance(value, dict):
+            result = {key: self.expand(item, *inside, key) for key, item in value.items()}
+        elif isinstance(value, list):
+            result = [self.expand(item, *inside, index) for index, item in enumerate(value)]
+        return result  # type: ignore[return-value]  # the shape is kept: a text for a text, a list for a list
+
     def broken(self, path: KeyPath) -> bool:
         """Whether the value at ``path``, one that contains it, or one inside it failed to expand."""
-        return any(fault.path[: len(path)] == path or path[: len(fault.path)] == fault.path for fault in self.faults)
+        failed = (problem.keys for problem in self.problems)
+        return any(at[: len(path)] == path or path[: len(at)] == at for at in failed)
 
     def sources(self, path: KeyPath) -> tuple[str, ...]:
         """The environment variables that the value at ``path`` uses."""
         below = (names for at, names in self.names.items() if at[: len(path)] == path)
         return tuple(dict.fromkeys(name for names in below for name in names))
 
+    def _resolved(self, inside: KeyPath, reference: re.Match[str]) -> str:
+        body, closed = reference.groups()
+        if body is None:
+            return "${"
+        if body in self.known and closed:
+            return self.known[body]
+        kind, variable = _KIND.fullmatch(body), _VARIABLE.fullmatch(body)
+        if not closed:
+            message, hint = "has a `${` that is not closed", "write } after the name, or $${ for a literal ${"
+        elif kind is not None:
+            message = f"uses `${{{kind[1]}:…}}`, which only an editor can resolve"
+            hint = "use ${env:NAME} and set that environment variable"
+        elif variable is None:
+            message = "has a `${…}` without a valid variable name"
+            hint = "write ${NAME}, ${env:NAME} or ${NAME:-default}; $${ stands for a literal ${"
+        else:
+            return self._looked_up(inside, reference, variable[2], variable[3])
+        return self._left(inside, reference, message, hint)
 
-def variables_for(folder: Path | None, environ: Mapping[str, str]) -> Variables:
-    """The environment, and those names of VS Code and Cursor that have a meaning outside an editor."""
+    def _looked_up(self, inside: KeyPath, reference: re.Match[str], name: str, default: str | None) -> str:
+        value = self.environ.get(name)
+        if default is not None and not value:
+            return default
+        if value is None:
+            hint = f"set it (export {name}=…), or give a default: ${{{name}:-…}}"
+            message = f"needs the environment variable {quoted(name)}, which is not set"
+            return self._left(inside, reference, message, hint, variable=name)
+        path = (*self.top, *inside)
+        self.names[path] = (*self.names.get(path, ()), name)
+        if value and name not in NOT_SECRET:
+            self.secrets.add(value)
+        return value
+
+    def _left(self, inside: KeyPath, reference: re.Match[str], message: str, hint: str, *, variable: str = "") -> str:
+        """The reference as it is written, and one problem for it, however often the text has it."""
+        problem = self.document.problem((*self.top, *inside), f"{quoted(joined(inside))} {message}", hint=hint)
+        problem = replace(problem, variable=variable)
+        if problem not in self.problems:
+            self.problems.append(problem)
+        return reference.group()
+
+
+def names_of_editors(folder: Path | None, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The names of VS Code and Cursor that have a meaning outside an editor, and what they stand for."""
     home = environ.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - Path.home() raises where there is none
     known = {"userHome": home, "pathSeparator": os.sep, "/": os.sep}
     if folder is not None:
         known |= {"workspaceFolder": str(folder), "workspaceFolderBasename": folder.name}
-    return Variables(environ=environ, known=known)
-
-
-def expand(value: _T, path: KeyPath, variables: Variables, found: Expansion) -> _T:
-    """``value`` with every text in it expanded; faults, secrets and names are added to ``found``."""
-    result: object = value
-    if isinstance(value, str):
-        result = _Text(path, variables, found).expand(value)
-    elif isinstance(value, dict):
-        result = {key: expand(item, (*path, key), variables, found) for key, item in value.items()}
-    elif isinstance(value, list):
-        result = [expand(item, (*path, index), variables, found) for index, item in enumerate(value)]
-    return result  # type: ignore[return-value]  # the shape is kept: a text for a text, a list for a list
+    return known
 
 
 def texts_in(value: object) -> Iterator[str]:
@@ -120,59 +147,6 @@ def texts_in(value: object) -> Iterator[str]:
     elif isinstance(value, Mapping | list):
         for item in value.values() if isinstance(value, Mapping) else value:
             yield from texts_in(item)
-
-
-@dataclass(frozen=True)
-class _Text:
-    """Expands one text."""
-
-    _path: KeyPath
-    _variables: Variables
-    _found: Expansion
-
-    def expand(self, text: str) -> str:
-        return _REFERENCE.sub(self._resolve, text)
-
-    def _resolve(self, reference: re.Match[str]) -> str:
-        if reference.group(1) is None:
-            return "${"
-        if not reference.group(2):
-            return self._fault(
-                reference, "has a `${` that is not closed", "write } after the name, or $${ for a literal ${"
-            )
-        body = reference.group(1)
-        if body in self._variables.known:
-            return self._variables.known[body]
-        if kind := _KIND.fullmatch(body):
-            return self._unsupported(reference, kind.group(1))
-        variable = _VARIABLE.fullmatch(body)
-        if variable is None:
-            hint = "write ${NAME}, ${env:NAME} or ${NAME:-default}; $${ stands for a literal ${"
-            return self._fault(reference, "has a `${…}` without a valid variable name", hint)
-        return self._lookup(reference, variable.group(2), variable.group(3))
-
-    def _lookup(self, reference: re.Match[str], name: str, default: str | None) -> str:
-        value = self._variables.environ.get(name)
-        if default is not None and not value:
-            return default
-        if value is None:
-            hint = f"set it (export {name}=…), or give a default: ${{{name}:-…}}"
-            message = f"needs the environment variable {quoted(name)}, which is not set"
-            return self._fault(reference, message, hint, variable=name)
-        self._found.names[self._path] = (*self._found.names.get(self._path, ()), name)
-        if value and name not in NOT_SECRET:
-            self._found.secrets.add(value)
-        return value
-
-    def _unsupported(self, reference: re.Match[str], kind: str) -> str:
-        hint = "use ${env:NAME} and set that environment variable"
-        return self._fault(reference, f"uses `${{{kind}:…}}`, which only an editor can resolve", hint)
-
-    def _fault(self, reference: re.Match[str], message: str, hint: str, *, variable: str = "") -> str:
-        fault = ExpansionFault(self._path, message, hint, variable)
-        if fault not in self._found.faults:
-            self._found.faults.append(fault)
-        return reference.group()
 
 
 LARGEST = 1 << 20

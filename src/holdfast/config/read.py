@@ -19,13 +19,12 @@ from holdfast.config.config_files import find_config, is_named, project_folder, 
 from holdfast.config.definition import (
     Definition,
     ReadContext,
-    expanded,
+    expansion_at,
     keys_of,
     read_definition,
     unknown_key,
     validation_problems,
 )
-from holdfast.config.expand import Expansion
 from holdfast.config.fields import format_duration, kind_of
 from holdfast.config.file_models import CONNECTION_KEYS, SERVER_KEYS, TOP_KEYS, ConfigFile, SettingsFile, meaning
 from holdfast.config.jsonc import DEEPEST, Document, Duplicate, KeyPath, joined, parse, quoted
@@ -194,16 +193,15 @@ class _DocumentReader:
         self._context = context
         self._document = context.document
         self._problems: list[Problem] = []
-        self._expansion = Expansion()
+        self._expansion = expansion_at((_HOLDFAST,), context)
 
     def read(self, value: object, *, found: bool) -> ConfigReading:
         top = self._object(value, (), "the configuration")
         self._check_keys(top)
         definitions = tuple(self._definitions(top))
         section = self._object(_or_nothing(top, _HOLDFAST), (_HOLDFAST,), "`holdfast`")
-        written, problems = expanded(section, (_HOLDFAST,), self._context, self._expansion)
-        self._problems += problems
-        settings = self._settings(written)
+        settings = self._settings(self._expansion.expand(section))
+        self._problems += self._expansion.problems
         self._problems += [self._repeated(d) for d in self._document.duplicates if not _inside_a_server(d.path)]
         if self._problems:
             raise ConfigError(sorted(self._problems, key=lambda problem: (problem.line, problem.column)))
