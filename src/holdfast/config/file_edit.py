@@ -33,10 +33,9 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Concatenate, NamedTuple, ParamSpec
+from typing import Any, NamedTuple
 
 import tomlkit
 from tomlkit.container import Container
@@ -319,26 +318,11 @@ class FileEdit:
 
 # JSON
 
-_BOM = "\ufeff"
 _KEY_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _REST_OF_LINE = re.compile(r"[ \t]*(?:\r?\n|\Z)")
 _INDENT = re.compile(r'^([ \t]+)"', re.MULTILINE)
 
-_P = ParamSpec("_P")
 
-
-def _after_bom(edit: Callable[Concatenate[str, _P], str]) -> Callable[Concatenate[str, _P], str]:
-    """Make an edit behind the byte order mark of a text, if it has one: the parser's offsets start after it."""
-
-    @wraps(edit)
-    def edited(text: str, /, *args: _P.args, **kwargs: _P.kwargs) -> str:
-        bare = text.removeprefix(_BOM)
-        return text[: len(text) - len(bare)] + edit(bare, *args, **kwargs)
-
-    return edited
-
-
-@_after_bom
 def set_member(text: str, path: tuple[str, ...], key: str, value: object) -> str:
     """``text`` with ``key`` set in the object at ``path``; missing objects on the path are created."""
     objects = parse(text).objects
@@ -351,7 +335,6 @@ def set_member(text: str, path: tuple[str, ...], key: str, value: object) -> str
     return _put(text, objects[path], key, value)
 
 
-@_after_bom
 def remove_member(text: str, path: tuple[str, ...], key: str) -> str:
     """``text`` without ``key`` in the object at ``path``, also if the key occurs there twice."""
     objects = parse(text).objects
@@ -363,14 +346,12 @@ def remove_member(text: str, path: tuple[str, ...], key: str) -> str:
     return remove_member(_cut(text, objects[path], key), path, key)
 
 
-@_after_bom
 def replace_value(text: str, path: KeyPath, value: object) -> str:
     """``text`` with another value at ``path``, which must exist; also inside a list."""
     start, end = parse(text).spans[path]
     return text[:start] + _written(text, value, indent=_indent_at(text, start), inline="\n" not in text) + text[end:]
 
 
-@_after_bom
 def rename_key(text: str, path: KeyPath, name: str) -> str:
     """``text`` with another key in place of the last one of ``path``, which must exist; its value stays."""
     member = parse(text).objects[path[:-1]].member(str(path[-1]))

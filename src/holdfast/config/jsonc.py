@@ -6,7 +6,7 @@ other character as it is. So this is the only tokenizer. ``_Scanner`` stands at 
 ``_Parser`` descends into objects and lists, and notes on the way where everything is:
 
 * ``objects`` and ``spans``: offsets of members, commas and values. Edits are made with them, and messages get line and
-  column from them. Offsets count without the BOM;
+  column from them. They count in the text as it is, also where it begins with a BOM;
 * ``duplicates``: a key that occurs twice. The last one counts, as in every JSON reader, and the configuration refuses
   it.
 
@@ -131,11 +131,16 @@ class ObjectSpan:
         return next((member for member in reversed(self.members) if member.key == key), None)
 
 
+def _after_bom(text: str) -> int:
+    """Where the first line of a text begins: a byte order mark is no character of it."""
+    return len(text) - len(text.removeprefix("\ufeff"))
+
+
 class LineIndex:
     """Turns an offset into a line and a column."""
 
     def __init__(self, text: str) -> None:
-        self._starts = [0, *(end.end() for end in _LINE_END.finditer(text))]
+        self._starts = [_after_bom(text), *(end.end() for end in _LINE_END.finditer(text))]
 
     def mark(self, offset: int) -> Mark:
         """The position of an offset."""
@@ -150,7 +155,7 @@ class Document:
     value: JsonValue = None
     file: Path | None = None
     objects: Mapping[KeyPath, ObjectSpan] = field(default_factory=dict)
-    """Every object, by its path. Offsets count from the start of the text without a BOM."""
+    """Every object, by its path."""
     spans: Mapping[KeyPath, tuple[int, int]] = field(default_factory=dict)
     """The offsets of every value: its start and its end."""
     duplicates: tuple[Duplicate, ...] = ()
@@ -216,14 +221,14 @@ def _decode(data: bytes | str) -> str:
     try:
         text = data.decode("utf-8") if isinstance(data, bytes) else data.encode("utf-8").decode("utf-8")
     except UnicodeDecodeError as error:
-        before = error.object[: error.start].decode("utf-8").removeprefix("\ufeff")
+        before = error.object[: error.start].decode("utf-8")
         is_utf16 = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")
         hint = "the file is UTF-16: save it as UTF-8" if is_utf16 else "save the file as UTF-8"
         raise _Fault(LineIndex(before).mark(len(before)), "this is not UTF-8 text", hint) from None
     except UnicodeEncodeError as error:
         mark = LineIndex(error.object).mark(error.start)
         raise _Fault(mark, "this is half of a surrogate pair, not a character", "remove it") from None
-    return text.removeprefix("\ufeff")
+    return text
 
 
 class _Scanner:
@@ -231,7 +236,7 @@ class _Scanner:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._at = 0
+        self._at = _after_bom(text)
         self._lines = LineIndex(text)
         self._duplicates: list[Duplicate] = []
         self._objects: dict[KeyPath, ObjectSpan] = {}
