@@ -218,7 +218,7 @@ async def test_a_scope_that_is_missing_is_named(clinic: Examination, status: int
         headers = {"headers": {"Authorization": "Bearer opaque-one"}} if own else {}
         found = await clinic.found({"url": f"{server.origin}/mcp", **headers})
     assert found.code == "HF-AUTH-SCOPE"
-    clinic.matches("auth_scope_" + ("header" if own else "login"), found)
+    clinic.matches("auth_scope_header" if own else f"auth_scope_login_{status}", found)
 
 
 async def test_a_denial_is_told_with_its_reason(clinic: Examination) -> None:

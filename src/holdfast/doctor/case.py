@@ -301,11 +301,6 @@ class Case:
         ran = anyio.current_time() - began if began else 0.0
         return self.transport == "stdio" and self.tools.commands > cores() and ran < ENOUGH_SECONDS
 
-    @property
-    def beyond_proxy(self) -> bool:
-        """Whether requests go through a proxy."""
-        return self.learned.route is not None and bool(self.learned.route.proxy)
-
     def edit(self, key: str | KeyPath, value: object, *, certain: bool = True) -> Edit:
         """The edit that writes ``value`` at ``key`` of this server's definition."""
         keys = tuple(key.split(".")) if isinstance(key, str) else key
@@ -365,6 +360,10 @@ class Case:
     def host(self) -> str:
         """The host in its URL."""
         return urlsplit(self.spec.url).hostname or ""
+
+    def url_with(self, **parts: str) -> str:
+        """Its URL with other parts, such as another ``scheme``."""
+        return urlsplit(self.spec.url)._replace(**parts).geturl()
 
 
 def open_definition(case: Case) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ from holdfast.core import (
 from holdfast.doctor import network_faults as network, process_exits
 from holdfast.doctor.case import SAME_ENVIRONMENT, Case, Probe, Route, open_definition, probe
 from holdfast.doctor.network_faults import speaks_tls
-from holdfast.doctor.report import Edit, Finding, ask_for, finding, shell
+from holdfast.doctor.report import Edit, Finding, as_told, ask_for, finding, shell
 from holdfast.errors import LoginFailed
 from holdfast.wire import NOT_HTTP
 
@@ -115,28 +115,22 @@ async def diagnose(case: Case, seen: Evidence) -> Finding:  # noqa: PLR0912 - on
         case OverBound():
             return bound(case, seen)
         case RpcError():
-            return rpc_error(case, seen)
+            return as_told("HF-RPC-ERROR", seen, "look at the server's log, then try again", case.again)
         case CommandUnusable():
             return process_exits.unusable(case, seen)
         case ProcessExit():
             return await process_exits.ended(case, seen)
         case BadConfig():
-            text = seen.hint or "correct the definition"
-            return finding("HF-DEFINITION", "; ".join(seen.problems), text, *open_definition(case))
+            return as_told("HF-DEFINITION", seen, seen.hint or "correct the definition", *open_definition(case))
         case TokenNotRenewed():
-            return finding(
-                "HF-LOGIN-UNREACHABLE",
-                f"its token expired and could not be renewed at the moment: {seen.reason}; the login is still valid",
-                "try again when the authorization server answers; a new login is not needed",
-                case.again,
-            )
+            text = "the login is still valid: try again when the authorization server answers"
+            return as_told("HF-LOGIN-UNREACHABLE", seen, text, case.again)
         case CredentialRefused():
-            return finding("HF-AUTH-REJECTED", seen.reason, seen.hint, case.again)
+            return as_told("HF-AUTH-REJECTED", seen, seen.hint, case.again)
         case OutOfDescriptors():
             words = f"this machine allows {seen.limit} open files per process, and all are in use; it was not asked"
             text = "raise the limit in this shell, and check again"
-            commands = ("ulimit -n 65536", case.again)
-            return finding("HF-DESCRIPTORS", words, text, *commands)
+            return finding("HF-DESCRIPTORS", words, text, "ulimit -n 65536", case.again)
         case ToldByHub():
             text = seen.hint or "ask the hub that runs it: run doctor there"
             return finding("HF-BEHIND-HUB", f"the hub that runs it says: {seen.reason}", text, case.again)
@@ -175,11 +169,8 @@ def _unexpected(case: Case, seen: Evidence) -> Finding:
     error = case.learned.probe.error if case.learned.probe is not None else None
     # Where it failed is for a developer of Holdfast.
     trace = "".join(traceback.format_exception(error)) if error and os.environ.get("HOLDFAST_DEBUG") else ""
-    return finding("HF-UNEXPECTED", classify_evidence(seen).reason, text, command, detail=trace)
+    return as_told("HF-UNEXPECTED", seen, text, command, detail=trace)
 
-
-SHOWN = 120
-"""How many characters of a server's output a message shows."""
 
 _HTTP_TO_TLS_PORT = "plain HTTP request was sent to HTTPS port"
 
@@ -202,16 +193,17 @@ async def status(case: Case, seen: HttpStatus) -> Finding:
         case 407 if case.learned.route is not None:
             return network.proxied(case, case.learned.route, "it asks for credentials (407)", code="HF-PROXY-LOGIN")
         case 429:
-            return _rate(case, seen)
+            wait = f"sleep {seen.retry_after:.0f} && " if seen.retry_after else ""
+            return as_told("HF-RATE", seen, "wait, then try again", wait + case.again)
         case code if code >= 500:
             return _not_ready(case, seen)
     if _HTTP_TO_TLS_PORT in seen.body:
         return https_meant(case, "the port speaks TLS, and `url` says http")
     if (endpoint := await find_endpoint(case)) is not None:
         return wrong_endpoint(case, endpoint, f"it answered HTTP {seen.status} at {_path(case)}")
-    return finding(
+    return as_told(
         "HF-STATUS",
-        f"it rejected the request (HTTP {seen.status}{_said(seen)})",
+        seen,
         "compare `url` and `headers` with the server's documentation; this command opens its definition",
         *open_definition(case),
     )
@@ -245,23 +237,27 @@ def redirected(case: Case, seen: Redirected) -> Finding:
 async def not_mcp(case: Case, seen: NotMcp) -> Finding:
     """The finding for a peer that speaks something else."""
     if seen.fault is NotMcpFault.VERSION:
-        spoken = f" (it speaks {seen.detail})" if seen.detail else ""
-        return finding(
+        return as_told(
             "HF-VERSION",
-            f"no common protocol version{spoken}",
+            seen,
             "update the server or Holdfast; this command shows the version of Holdfast",
             command_line("--version"),
         )
     if seen.fault in (NotMcpFault.BAD_RESULT, NotMcpFault.BROKEN_HTTP, NotMcpFault.CURSOR_REPEATS):
-        why = seen.detail or "its list of tools does not end: a page cursor repeats"
-        return finding(
+        return as_told(
             "HF-PROTOCOL",
-            f"its answer does not fit the protocol: {why}",
+            seen,
             "this is a bug in the server: update it, or report the bug to its authors",
             case.again,
         )
     if case.spec.transport == "stdio":
-        return _prints(case, seen)
+        return as_told(
+            "HF-STDOUT-ONLY",
+            seen,
+            "it is not an MCP server, or it needs an argument: compare `command` and `args` with its documentation; "
+            f"this command shows its help, {SAME_ENVIRONMENT}",
+            *case.by_hand("--help"),
+        )
     why = f"the answer at {_path(case)} is not MCP" + (f" ({seen.detail})" if seen.detail else "")
     if seen.detail == NOT_HTTP and (found := await _tls_port(case)) is not None:
         return found
@@ -275,41 +271,27 @@ async def not_mcp(case: Case, seen: NotMcp) -> Finding:
     )
 
 
-def rpc_error(case: Case, seen: RpcError) -> Finding:
-    """The finding for a JSON-RPC error."""
-    said = quoted(seen.message)
-    return finding(
-        "HF-RPC-ERROR",
-        f"it answered {seen.method} with an error ({seen.code}{f': {said}' if said else ''})",
-        "look at the server's log, then try again",
-        case.again,
-    )
-
-
 def bound(case: Case, seen: OverBound) -> Finding:
     """The finding for an exceeded limit."""
-    words = f"it exceeded the limit on {seen.bound} ({seen.limit})"
     if not seen.setting:
-        return finding("HF-BOUND", words, seen.hint, case.again)
+        return as_told("HF-BOUND", seen, seen.hint, case.again)
     key = seen.setting.removeprefix("holdfast.")
-    return finding("HF-BOUND", words, seen.hint, edits=(case.setting(key, 4 * seen.limit),))
+    return as_told("HF-BOUND", seen, seen.hint, edits=(case.setting(key, 4 * seen.limit),))
 
 
 def plain_credentials(case: Case) -> Finding:
     """The finding for credentials that would be sent unencrypted."""
-    there = urlsplit(case.spec.url)._replace(scheme="https").geturl()
     return finding(
         "HF-PLAIN-CREDENTIALS",
         f"its headers would be sent unencrypted to {case.host}, so no request was sent",
         "use https; or, if the network is trusted, set `allowPlainHttp` to true instead",
-        edits=case.url_edit(there, certain=False),
+        edits=case.url_edit(case.url_with(scheme="https"), certain=False),
     )
 
 
 def https_meant(case: Case, words: str) -> Finding:
     """The finding for http at a port that speaks https."""
-    there = urlsplit(case.spec.url)._replace(scheme="https").geturl()
-    return finding("HF-HTTPS-MEANT", words, "write https", edits=case.url_edit(there))
+    return finding("HF-HTTPS-MEANT", words, "write https", edits=case.url_edit(case.url_with(scheme="https")))
 
 
 async def _tls_port(case: Case) -> Finding | None:
@@ -319,37 +301,17 @@ async def _tls_port(case: Case) -> Finding | None:
     return https_meant(case, f"{route} speaks TLS, and `url` says http")
 
 
-def _rate(case: Case, seen: HttpStatus) -> Finding:
-    wait = f"sleep {seen.retry_after:.0f} && " if seen.retry_after else ""
-    words = "it limits requests (HTTP 429)" + (f" and asks for {seen.retry_after:.0f} s" if seen.retry_after else "")
-    return finding("HF-RATE", words, "wait, then try again", wait + case.again)
-
-
 def _not_ready(case: Case, seen: HttpStatus) -> Finding:
     route = case.learned.route
     if route is not None and route.proxy and seen.status in (502, 503, 504):
-        why = f"the proxy, or the server behind it, answered HTTP {seen.status}{_said(seen)}"
+        why = f"{classify_evidence(seen).reason} (the proxy, or the server behind it)"
         return network.proxied(case, route, why, code="HF-PROXY-REFUSED")
-    return finding(
+    return as_told(
         "HF-NOT-READY",
-        f"it is not ready (HTTP {seen.status}{_said(seen)})",
+        seen,
         "try again in a moment; if the error stays, look at the log of the server, or of the proxy in front of it",
         case.again,
     )
-
-
-def _prints(case: Case, seen: NotMcp) -> Finding:
-    said = seen.detail if len(seen.detail) <= SHOWN else f"{seen.detail[:SHOWN]}…"
-    text = (
-        "it is not an MCP server, or it needs an argument: compare `command` and `args` with its documentation; "
-        f"this command shows its help, {SAME_ENVIRONMENT}"
-    )
-    return finding("HF-STDOUT-ONLY", f"its output on stdout is not MCP: {said}", text, *case.by_hand("--help"))
-
-
-def _said(seen: HttpStatus) -> str:
-    body = quoted(seen.body, most=SHOWN)
-    return f": {body}" if body and "<" not in body else ""
 
 
 def _path(case: Case) -> str:
@@ -457,7 +419,7 @@ async def unauthorized(case: Case, seen: HttpStatus) -> Finding:
         return _password(case, seen)
     challenge = read_challenge(_challenge(seen))
     if seen.login is not None and (challenge.made or not seen.credentials_sent):
-        return await _login(case, challenge, seen.login)
+        return await _login(case, seen, challenge, seen.login)
     if challenge.wants_scope:
         return _scope(case, challenge)
     if not seen.credentials_sent:
@@ -477,9 +439,9 @@ async def unauthorized(case: Case, seen: HttpStatus) -> Finding:
     return _replace(case, "HF-AUTH-REJECTED", words + (f": {said}" if said else ""))
 
 
-async def _login(case: Case, challenge: Challenge, login: Login) -> Finding:
+async def _login(case: Case, seen: HttpStatus, challenge: Challenge, login: Login) -> Finding:
     if challenge.wants_scope:
-        return login_scope(challenge, login)
+        return login_scope(seen, login)
     # Many servers that accept only a key also send a `Bearer` challenge. Without metadata a login has no address to
     # ask, so the advice is a key, and names the login as the other way.
     if login.state is LoginState.NONE and not challenge.resource_metadata and case.spec.oauth == OAuthSettings():
@@ -491,16 +453,14 @@ def forbidden(case: Case, seen: HttpStatus) -> Finding:
     """The finding for a 403 that is not an outage."""
     challenge = read_challenge(_challenge(seen))
     if challenge.wants_scope:
-        return login_scope(challenge, seen.login) if seen.login is not None else _scope(case, challenge)
-    body = quoted(seen.body, most=160)
+        return login_scope(seen, seen.login) if seen.login is not None else _scope(case, challenge)
     if statement_of(seen) is Statement.NO_DECISION:
-        return _unclear(case, seen.body.strip())
+        return _unclear(case, seen)
     if is_wrong_host(seen):
         return wrong_host(case, seen)
-    who = "your credentials are" if seen.credentials_sent else "a request without credentials is"
-    return finding(
+    return as_told(
         "HF-DENIED",
-        f"access was denied: {who} not allowed to use it (HTTP 403{f': {body}' if body else ''})",
+        seen,
         "ask the operator of the server, or of the gateway in front of it, for access; then this succeeds",
         case.again,
     )
@@ -541,40 +501,24 @@ def is_outage(seen: HttpStatus) -> bool:
 
 def authorization_outage(case: Case, seen: HttpStatus) -> Finding:
     """The finding for a gateway that could not reach its authorization service."""
-    body = quoted(seen.body)
-    words = f"the gateway could not complete its authorization check (HTTP {seen.status}: {body}); this is not a denial"
+    setting, command = AGENTGATEWAY_SETTING, command_line("gateway", "render", "--ext-auth-timeout", "10s")
+    then = "this command writes such a configuration"
     if seen.headers.get("server", "").lower() == "envoy":
-        return finding(
-            "HF-AUTH-OUTAGE",
-            words,
-            f"raise the gateway's authorization timeout: {ENVOY_SETTING}; then this succeeds",
-            case.again,
-        )
+        setting, command, then = ENVOY_SETTING, case.again, "then this succeeds"
+    said = f"HTTP {seen.status}: {quoted(seen.body)}"
     return finding(
         "HF-AUTH-OUTAGE",
-        words,
-        f"raise the gateway's authorization timeout: {AGENTGATEWAY_SETTING}; this command writes such a configuration",
-        command_line("gateway", "render", "--ext-auth-timeout", "10s"),
+        f"the gateway could not complete its authorization check ({said}); this is not a denial",
+        f"raise the gateway's authorization timeout: {setting}; {then}",
+        command,
     )
 
 
-def _unclear(case: Case, body: str) -> Finding:
-    gateway = "an Envoy gateway" if not body else "AgentGateway"
-    switch = (
-        "`status_on_error: {code: ServiceUnavailable}` in its ext_authz filter"
-        if not body
-        else "`failureMode: {denyWithStatus: 503}` in its extAuthz policy"
-    )
-    text = (
-        f"ask for access; if every user is denied, {gateway} may report an authorization outage as this 403: "
-        f"set {switch}, and raise its timeout ({AGENTGATEWAY_SETTING if body else ENVOY_SETTING})"
-    )
-    return finding(
-        "HF-DENIED-UNCLEAR",
-        f"access was denied (HTTP 403{f': {quoted(body)}' if body else ', no reason given'})",
-        text,
-        case.again,
-    )
+def _unclear(case: Case, seen: HttpStatus) -> Finding:
+    """A denial that may hide an outage: the hub's own hint names the switch, and here is the timeout to raise."""
+    setting = AGENTGATEWAY_SETTING if seen.body.strip() else ENVOY_SETTING
+    text = f"{classify_evidence(seen).hint}, and raise its timeout ({setting})"
+    return as_told("HF-DENIED-UNCLEAR", seen, text, case.again)
 
 
 def _needed(case: Case, login: Login | None = None) -> Finding:
@@ -591,9 +535,9 @@ def _needed(case: Case, login: Login | None = None) -> Finding:
 
 def _password(case: Case, seen: HttpStatus) -> Finding:
     name = _variable_for(case.id, "CREDENTIALS")
-    return finding(
+    return as_told(
         "HF-AUTH-NEEDED",
-        classify_evidence(seen).reason,
+        seen,
         "put `user:password` in base64 into a variable (this command waits for you to paste it) and use it in the"
         " definition; a login does not help here",
         ask_for(name),
@@ -673,14 +617,10 @@ async def login_wanted(case: Case, challenge: Challenge, login: Login) -> Findin
             )
 
 
-def login_scope(challenge: Challenge, login: Login) -> Finding:
+def login_scope(seen: HttpStatus, login: Login) -> Finding:
     """The finding for a valid login that lacks a scope."""
-    wanted = " ".join(challenge.scope)
-    named = f"the scope {quoted_name(wanted, 200, ticks=True)}" if wanted else "a scope"
-    words = f"its login lacks {named}, which the server requires"
-    paste = challenge.scope_to_paste
-    command = f"{login.command} {shell('--scope', paste)}" if paste else login.command
-    return finding("HF-AUTH-SCOPE", words, "log in again with that scope; scopes granted before are kept", command)
+    text = "log in again with that scope; scopes granted before are kept"
+    return as_told("HF-AUTH-SCOPE", seen, text, classify_evidence(seen).login or login.command)
 
 
 async def _first_login(case: Case, challenge: Challenge, login: Login) -> Finding:

@@ -139,7 +139,7 @@ CHECKS: Sequence[Check] = (
         needs=("port",),
         transports=OVER_NETWORK,
         # Behind a proxy, the handshake check covers TLS.
-        only_if=lambda case: case.spec.url.lower().startswith("https:") and not case.beyond_proxy,
+        only_if=lambda case: bool(case.learned.route and case.learned.route.tls and not case.learned.route.proxy),
         finds=(
             "HF-TLS-NAME",
             "HF-TLS-EXPIRED",

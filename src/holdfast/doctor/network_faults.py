@@ -31,7 +31,6 @@ from cryptography import x509
 
 from holdfast.core import (
     NetworkFailure,
-    NetworkFault,
     TimedOut,
     TlsFailure,
     TlsFault,
@@ -41,7 +40,7 @@ from holdfast.core import (
     quoted_name,
 )
 from holdfast.doctor.case import Case, Route
-from holdfast.doctor.report import Finding, finding, shell
+from holdfast.doctor.report import Finding, as_told, finding, shell
 
 __all__ = [
     "LISTENERS",
@@ -160,13 +159,8 @@ def proxied(case: Case, route: Route, why: str, *, code: str = "HF-PROXY-DOWN") 
 
 def cut(case: Case, seen: NetworkFailure) -> Finding:
     """An open connection broke."""
-    how = "reset" if seen.fault is NetworkFault.RESET else "closed"
-    return finding(
-        "HF-CUT",
-        f"the connection was {how} before an answer came",
-        "the server may have crashed on the request: look at its log, then try again",
-        case.again,
-    )
+    text = "the server may have crashed on the request: look at its log, then try again"
+    return as_told("HF-CUT", seen, text, case.again)
 
 
 def silent(case: Case, seen: TimedOut) -> Finding:
@@ -319,8 +313,8 @@ def _other_name(case: Case, route: Route, shown: _Certificate | None) -> Finding
     usable = next((name for name in names if "*" not in name), "")
     if not usable:
         return finding("HF-TLS-NAME", words, "use a host name in `url` that the certificate contains", _show(route))
-    parts = urlsplit(case.spec.url)
-    there = parts._replace(netloc=f"{usable}:{parts.port}" if parts.port else usable).geturl()
+    port = urlsplit(case.spec.url).port
+    there = case.url_with(netloc=f"{usable}:{port}" if port else usable)
     return finding(
         "HF-TLS-NAME", words, "if that is the right server, write this name", edits=case.url_edit(there, certain=False)
     )
@@ -355,12 +349,11 @@ def _clock(shown: _Certificate) -> Finding:
 async def no_handshake(case: Case, route: Route, *, after: float | None = None, cut: bool = False) -> Finding:
     """The finding for a handshake that failed or did not end, or in which the server left."""
     if await speaks_plain_http(route):
-        there = urlsplit(case.spec.url)._replace(scheme="http").geturl()
         return finding(
             "HF-TLS-PLAIN",
             f"{route} speaks plain http, and `url` says https",
             "write http",
-            edits=case.url_edit(there, certain=False),
+            edits=case.url_edit(case.url_with(scheme="http"), certain=False),
         )
     how = "was broken off by the server" if cut else "failed"
     how = how if after is None else f"did not end within {after:.3g} s"

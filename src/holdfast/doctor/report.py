@@ -36,7 +36,7 @@ from holdfast.config import (
     set_member,
 )
 from holdfast.control import running_hubs
-from holdfast.core import MASK, Redactor, telling_line
+from holdfast.core import MASK, Evidence, Redactor, classify_evidence, telling_line
 from holdfast.doctor.codes import CODES, Code, Severity
 from holdfast.errors import (
     ConfigError,
@@ -66,6 +66,7 @@ __all__ = [
     "ReportModel",
     "ServerReport",
     "SharedCause",
+    "as_told",
     "ask_for",
     "causes_of",
     "check_names",
@@ -167,6 +168,13 @@ def finding(
         repair=repair,
         target=target,
     )
+
+
+def as_told(
+    code: str, seen: Evidence, remedy: str, *commands: str, edits: tuple[Edit, ...] = (), detail: str = ""
+) -> Finding:
+    """A finding in the hub's own words about this evidence (DOC-9). ``remedy`` says what only doctor can add."""
+    return finding(code, classify_evidence(seen).reason, remedy, *commands, edits=edits, detail=detail)
 
 
 def in_order(edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
