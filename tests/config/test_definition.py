@@ -117,7 +117,7 @@ def test_what_other_clients_say_of_tools_is_honoured() -> None:
         ({"url": URL, "serverUrl": URL + "2"}, "given twice, with different values", "keep `url`"),
         ({"command": "x", "args": "-y pkg"}, "`args` must be a list of texts, not a text", '["first", "second"]'),
         ({"command": "x", "args": [["-y"]]}, "`args[0]` must be a text, not a list", "double quotes"),
-        ({"command": "x", "args": {"a": 1}}, "`args` must be a list, not an object", ""),
+        ({"command": "x", "args": {"a": 1}}, "`args` must be a list of texts, not an object", ""),
         ({"command": "x", "args": ["a\0b"]}, "`args[0]` contains a NUL", "remove it"),
         ({"command": ""}, "`command` is empty", "write a value"),
         ({"command": ["npx", "-y"]}, "`command` must be a text, not a list", "double quotes"),

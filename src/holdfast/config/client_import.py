@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 from holdfast.config.config_files import rewrite_config
 from holdfast.config.definition import ReadContext, keys_of, read_definition
 from holdfast.config.expand import gather_secrets, texts_in
-from holdfast.config.fields import InvalidValue, format_duration, parse_duration, read_bare_timeout
+from holdfast.config.fields import InvalidValue, format_duration, parse_duration, read_bare_timeout, read_transport
 from holdfast.config.file_edit import Backup, Backups, ClientFile, FileEdit
 from holdfast.config.file_models import ServerFile
 from holdfast.config.jsonc import Document
@@ -442,8 +442,7 @@ def _meaning(definition: object) -> object:
     kind = "stdio" if "command" in definition else "http"
     anyway: dict[str, object] = {"type": kind, "transport": kind, "enabled": True, "disabled": False}
     empty: tuple[object, ...] = ({}, [], None)
-    same = {"streamable-http": "http", "streamableHttp": "http", "streamable_http": "http"}
-    read = {key: same.get(value, value) if isinstance(value, str) else value for key, value in definition.items()}
+    read = {key: read_transport(value) or value for key, value in definition.items()}
     return {key: value for key, value in read.items() if value not in empty and anyway.get(key, ...) != value}
 
 

@@ -28,7 +28,14 @@ from pydantic_core import ErrorDetails
 
 from holdfast.config.expand import EnvFile, Expansion, gather_secrets, names_of_editors, read_env_file
 from holdfast.config.fields import InvalidValue, kind_of, read_flag, read_transport
-from holdfast.config.file_models import SERVER_KEYS, ServerFile, credential_ladder, meaning, oauth_settings
+from holdfast.config.file_models import (
+    CONNECTION_KEYS,
+    SERVER_KEYS,
+    ServerFile,
+    credential_ladder,
+    meaning,
+    oauth_settings,
+)
 from holdfast.config.jsonc import Document, KeyPath, joined, quoted
 from holdfast.config.settings import ApprovalMode
 from holdfast.config.spec import (
@@ -124,21 +131,23 @@ class ReadContext:
 
     document: Document
     environ: Mapping[str, str]
-    expands: bool = True
-    """Whether ``${…}`` and ``~`` are expanded: in files they are, in a program's own mapping they are not."""
+    is_connection: bool = False
+    """Whether it is a connection of a program: nothing is expanded in it, and it may have keys of LangChain."""
     is_foreign: bool = False
     """Whether another machine sent it: then it must not learn, or let be read, anything of this one."""
     folder: Path | None = None
     """The folder that relative paths start from; None leaves them as they are."""
-    cwd: Path | None = None
-    """The working folder of a server without ``cwd``; None is the folder that Holdfast was started in."""
     workspace: Path | None = None
     """The folder that a client works in, for servers that run once for each folder; None while it is not known."""
     is_own_file: bool = False
     """Whether this is the user's own file, which belongs to no project."""
-    foreign: Mapping[str, str] = field(default_factory=lambda: SERVER_KEYS)
-    trusted_by_content: bool = False
-    """Whether the file is used because its user trusted its content. That says nothing about an ``envFile``."""
+    found: bool = False
+    """Whether the search found the file and no one named it."""
+
+    @property
+    def trusted_by_content(self) -> bool:
+        """Whether the file is used because its user trusted its content. That says nothing about an ``envFile``."""
+        return self.found and not self.is_own_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +211,7 @@ class _DefinitionReader:
             return self._definition(self._bad({}), {})
         self._follows_folder = self._context.is_own_file and "${workspaceFolder" in repr(raw)
         given = self._relevant(raw)
-        if self._context.expands:
+        if not self._context.is_connection:
             given = self._found.expand(given)
             self._problems += self._found.problems
         self._add(_contradictions(given))
@@ -239,7 +248,8 @@ class _DefinitionReader:
 
     def _relevant(self, raw: dict[str, object]) -> dict[str, object]:
         """The keys that have an effect for this server; null is read as absent."""
-        given = {key: value for key, value in raw.items() if value is not None and key not in self._context.foreign}
+        foreign = {*SERVER_KEYS, *CONNECTION_KEYS} if self._context.is_connection else SERVER_KEYS
+        given = {key: value for key, value in raw.items() if value is not None and key not in foreign}
         has_url = any(key in given for key in _URL_KEYS)
         useless: tuple[str, ...] = ()
         if "hub" in given:
@@ -304,19 +314,22 @@ class _DefinitionReader:
             yield _DefinitionFault(key, message, "write it into `env`, or name this configuration with --config")
 
     def _resolve(self, written: str) -> Path:
-        if self._context.expands and (written == "~" or written.startswith("~/")):
+        if not self._context.is_connection and (written == "~" or written.startswith("~/")):
             written = (self._context.environ.get("HOME") or "~") + written[1:]
         return self._context.folder / written if self._context.folder else Path(written)
 
     def _command(self, written: str) -> str:
         """A path is resolved as other paths are; a bare name is looked up on PATH later."""
-        return str(self._resolve(written)) if os.sep in written and self._context.expands else written
+        return str(self._resolve(written)) if os.sep in written and not self._context.is_connection else written
 
     # The resulting spec
 
     def _working_folder(self, model: ServerFile) -> Path | None:
-        of_project = model.scope == "project" or self._follows_folder
-        return self._context.workspace if of_project and self._context.workspace else self._context.cwd
+        context, of_project = self._context, model.scope == "project" or self._follows_folder
+        if of_project and context.workspace:
+            return context.workspace
+        # A user's own servers belong to no project, so they run in the folder that Holdfast was started in.
+        return None if context.is_own_file else context.folder
 
     def _spec(self, model: ServerFile) -> ServerSpec:
         _warn_of_placement(self._id, model)

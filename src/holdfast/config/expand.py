@@ -47,7 +47,10 @@ _VARIABLE = re.compile(r"(env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 _KIND = re.compile(r"(input|command|config):(.*)", re.DOTALL)
 
 NOT_SECRET = frozenset(
-    {"HOME", "LANG", "LOGNAME", "PATH", "PWD", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "XDG_CONFIG_HOME"}
+    [
+        *("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "PWD"),
+        *("SHELL", "TERM", "TMPDIR", "TZ", "USER", "XDG_CONFIG_HOME"),
+    ]
 )
 """Variables that hold paths and user names. Masking their values would hide every path in every message."""
 
@@ -224,9 +227,6 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_][\w.-]*)\s*[=:]\s*(.+)", re.DOTALL)
 _USER_INFO = re.compile(r"://([^/\s@]+)@")
 
 
-_PLAIN = frozenset({"HOME", "LANG", "LC_ALL", "LC_CTYPE", "PATH", "SHELL", "TERM", "TMPDIR", "TZ"})
-
-
 def gather_secrets(
     *,
     env: Mapping[str, str],
@@ -239,7 +239,7 @@ def gather_secrets(
 
     A value of HOME and its like is none: masked, it would hide every path below it.
     """
-    given = (value for name, value in env.items() if name not in _PLAIN)
+    given = (value for name, value in env.items() if name not in NOT_SECRET)
     found = {*given, *headers.values(), *expanded, *_in_url(url), *_in_args(args)}
     return frozenset(secret for secret in found if secret.strip())
 

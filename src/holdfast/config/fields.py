@@ -335,14 +335,6 @@ class OneOf:
         raise InvalidValue(self.message or f"must be {', '.join(others)} or {last}", hint=self.hint)
 
 
-def _listed(value: object) -> object:
-    if isinstance(value, str):
-        raise InvalidValue(
-            "must be a list of texts, not a text", hint='write ["first", "second"]: one text for each word'
-        )
-    return value
-
-
 def _without_nulls(value: object) -> object:
     """VS Code writes null for a variable that is not to be set."""
     if isinstance(value, dict):
@@ -414,7 +406,14 @@ def _url(value: object) -> str:
         raise InvalidValue(f"has the scheme {quoted(scheme.group(1))}", hint="Holdfast dials http:// and https:// only")
     if any(c.isspace() or not c.isprintable() for c in url):
         raise InvalidValue("contains a space or a control character", hint="a space in a URL is written %20")
-    return _with_host(url)
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise InvalidValue("is not a valid URL", hint="write it as in https://host:8080/mcp") from None
+    if not host:
+        raise InvalidValue("names no host", hint="write it as in https://host/mcp")
+    return url
 
 
 def _hub(value: object) -> str:
@@ -432,17 +431,6 @@ def _hub(value: object) -> str:
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise InvalidValue("has an IPv6 address without brackets", hint='write it as in "hub": "[::1]:4654"')
     return address
-
-
-def _with_host(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        raise InvalidValue("is not a valid URL", hint="write it as in https://host:8080/mcp") from None
-    if not host:
-        raise InvalidValue("names no host", hint="write it as in https://host/mcp")
-    return url
 
 
 def _prefix(value: object) -> str:
@@ -499,8 +487,9 @@ _LONGER_THAN_NOTHING = {"type": "string", "pattern": "^(?=[0-9.]*[1-9])" + DURAT
 
 Text: TypeAlias = Annotated[str, BeforeValidator(_text), _schema({"type": "string", "minLength": 1})]
 Scalar: TypeAlias = Annotated[str, BeforeValidator(_scalar), _schema(_SCALARS)]
-Arguments: TypeAlias = Annotated[tuple[Scalar, ...], BeforeValidator(_listed)]
-Words: TypeAlias = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
+_LISTED = BeforeValidator(partial(_list, of="texts", hint='write ["first", "second"]: one text for each word'))
+Arguments: TypeAlias = Annotated[tuple[Scalar, ...], _LISTED]
+Words: TypeAlias = Annotated[tuple[Text, ...], _LISTED]
 Flag: TypeAlias = Annotated[bool, BeforeValidator(_flag), _schema({"type": "boolean"}, _EXPANDS)]
 Count: TypeAlias = Annotated[
     int, BeforeValidator(partial(_whole_number, least=1)), _schema({"type": "integer", "minimum": 1}, _EXPANDS)

@@ -207,7 +207,6 @@ def _without(value: Any, path: tuple[str, ...]) -> Any:
 class Backup:
     """The backup of one edit of one file."""
 
-    client: str
     place: ClientLocation
     before: str = field(repr=False)
     written: str
@@ -271,7 +270,6 @@ def _number(file: Path) -> int:
 def _read(file: Path) -> Backup:
     value: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return Backup(
-        client=value["client"],
         place=ClientLocation(file=Path(value["file"]), path=tuple(value["path"]), scope=value["scope"]),
         before=value["before"],
         written=value["written"],

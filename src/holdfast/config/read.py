@@ -26,7 +26,7 @@ from holdfast.config.definition import (
     validation_problems,
 )
 from holdfast.config.fields import format_duration, kind_of
-from holdfast.config.file_models import CONNECTION_KEYS, SERVER_KEYS, TOP_KEYS, ConfigFile, SettingsFile, meaning
+from holdfast.config.file_models import TOP_KEYS, ConfigFile, SettingsFile, meaning
 from holdfast.config.jsonc import DEEPEST, Document, Duplicate, KeyPath, joined, parse, quoted
 from holdfast.config.own_folders import user_folders
 from holdfast.config.settings import AccessRule, AccessSettings, ExtAuthzSettings, Settings
@@ -38,7 +38,6 @@ __all__ = [
     "config_from_mapping",
     "load_config",
     "parse_config",
-    "read_document",
     "read_file",
     "spec_from_connection",
 ]
@@ -72,17 +71,12 @@ def parse_config(
 def config_from_mapping(mapping: Mapping[str, object], *, environ: Mapping[str, str] | None = None) -> Config:
     """The configuration in a program's own mapping, with the keys of a file; relative paths are not changed."""
     context = ReadContext(document=Document(), environ=os.environ if environ is None else environ)
-    return read_document(_plain(mapping, ()), context).config
+    return _DocumentReader(context).read(_plain(mapping, ())).config
 
 
 def spec_from_connection(server_id: str, connection: Mapping[str, object]) -> ServerSpec:
     """One entry of a ``connections`` mapping; ``${…}`` is not expanded, ``headers`` may be a callable."""
-    context = ReadContext(
-        document=Document(),
-        environ=os.environ,
-        expands=False,
-        foreign={**SERVER_KEYS, **CONNECTION_KEYS},
-    )
+    context = ReadContext(document=Document(), environ=os.environ, is_connection=True)
     try:
         raw = _plain(connection, (server_id,))
     except ConfigError as error:
@@ -117,24 +111,18 @@ def _read_text(
     workspace: Path | None = None,
     is_foreign: bool = False,
 ) -> ConfigReading:
-    document = parse(text, file=file)
-    folder = project_folder(file) if file else None
-    is_users_own = file is not None and file.absolute().parent in list(user_folders(environ))
-    asks = found and file is not None and isinstance(text, bytes) and not is_users_own
-    if asks and file is not None and isinstance(text, bytes):
-        require_trust(file, text, environ=environ)  # before anything that the file names is read or expanded
     context = ReadContext(
-        document=document,
+        document=parse(text, file=file),
         environ=environ,
-        folder=folder,
-        # A user's own servers belong to no project, so they run in the current folder.
-        cwd=None if is_users_own else folder,
-        trusted_by_content=asks,
+        folder=project_folder(file) if file else None,
         workspace=workspace,
-        is_own_file=is_users_own,
+        is_own_file=file is not None and file.absolute().parent in list(user_folders(environ)),
         is_foreign=is_foreign,
+        found=found,
     )
-    return read_document(document.value, context, found=found)
+    if context.trusted_by_content and file is not None and isinstance(text, bytes):
+        require_trust(file, text, environ=environ)  # before anything that the file names is read or expanded
+    return _DocumentReader(context).read(context.document.value)
 
 
 def _plain(value: object, path: KeyPath) -> dict[str, object] | object:
@@ -181,13 +169,8 @@ class ConfigReading:
     definitions: tuple[Definition, ...]
 
 
-def read_document(value: object, context: ReadContext, *, found: bool = False) -> ConfigReading:
-    """Read the value of a document, or of a program; raises ``ConfigError`` only for faults of the whole file."""
-    return _DocumentReader(context).read(value, found=found)
-
-
 class _DocumentReader:
-    """Reads one document."""
+    """Reads the value of a document, or of a program; raises ``ConfigError`` only for faults of the whole file."""
 
     def __init__(self, context: ReadContext) -> None:
         self._context = context
@@ -195,7 +178,7 @@ class _DocumentReader:
         self._problems: list[Problem] = []
         self._expansion = expansion_at((_HOLDFAST,), context)
 
-    def read(self, value: object, *, found: bool) -> ConfigReading:
+    def read(self, value: object) -> ConfigReading:
         top = self._object(value, (), "the configuration")
         self._check_keys(top)
         definitions = tuple(self._definitions(top))
@@ -207,7 +190,7 @@ class _DocumentReader:
             raise ConfigError(sorted(self._problems, key=lambda problem: (problem.line, problem.column)))
         servers = {definition.server.id: definition.server for definition in definitions}
         return ConfigReading(
-            config=Config(servers=servers, settings=settings, source=self._document.file, found=found),
+            config=Config(servers=servers, settings=settings, source=self._document.file, found=self._context.found),
             context=self._context,
             definitions=definitions,
         )

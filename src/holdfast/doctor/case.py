@@ -422,8 +422,6 @@ class Check:
     """Checks that must have passed. Otherwise this one is skipped."""
     transports: tuple[str, ...] = ("stdio", "http", "sse", "hub", "")
     only_if: Callable[[Case], bool] = lambda _: True
-    within: float | None = None
-    """The longest time in seconds; None for the time that is left for the server."""
 
     def applies(self, case: Case) -> bool:
         """Whether the check applies to this server."""

@@ -434,8 +434,7 @@ class Doctor:
         blocking = [need for need in check.needs if need in before and before[need].status in ("failed", "skipped")]
         if blocking:
             return CheckResult(check=check.id, status="skipped", seen=f"`{blocking[0]}` did not pass")
-        left = case.left if check.within is None else min(check.within, case.left)
-        return await self._look(check.id, partial(check.look, case), left, case)
+        return await self._look(check.id, partial(check.look, case), case.left, case)
 
     async def _look(
         self, check: str, look: Callable[[], Awaitable[Observation]], within: float, case: Case | None = None
