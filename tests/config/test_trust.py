@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config.config_files import TrustStore, read_config, rewrite_config, summarize, write_whole
+from holdfast.config.config_files import TrustStore, read_config, rewrite_config, servers_in, variables_in, write_whole
 from holdfast.config.definition import steers
 from holdfast.config.read import load_config
 from holdfast.errors import ConfigError, UntrustedConfig
@@ -195,7 +195,7 @@ def test_a_broken_file_is_reported_as_broken_and_its_env_file_is_not_read_before
         load_config(environ=environ, cwd=project)
 
 
-def test_the_summary_names_commands_addresses_and_variables() -> None:
+def test_the_definitions_of_a_file_are_known_with_their_variables() -> None:
     text = json.dumps(
         {
             "mcpServers": {
@@ -204,10 +204,9 @@ def test_the_summary_names_commands_addresses_and_variables() -> None:
             }
         }
     )
-    run, send = summarize(text.encode())
-    assert (run.command, run.variables) == (("sh", "-c", "evil ${HOME}"), ("HOME", "GITHUB_TOKEN"))
-    assert (send.address, send.variables) == ("https://evil.example/mcp", ("A",))
-    assert "evil" not in repr((run, send))
+    (run, runs), (send, sends) = servers_in(text.encode())
+    assert (run, runs["args"], variables_in(runs)) == ("run", ["-c", "evil ${HOME}"], ("HOME", "GITHUB_TOKEN"))
+    assert (send, sends["url"], variables_in(sends)) == ("send", "https://evil.example/mcp", ("A",))
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder"])

@@ -6,13 +6,14 @@ trusted its content. The question shows what the file would do.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -26,7 +27,7 @@ from holdfast.core import INVISIBLE, MASK, Redactor, mask_url
 from holdfast.errors import HoldfastError, UntrustedConfig
 
 if TYPE_CHECKING:
-    from holdfast.config import Config, ServerSummary, TrustStore
+    from holdfast.config import Config, TrustStore
 
 __all__ = ["load_servers", "load_trusted", "trust", "with_trust"]
 
@@ -106,18 +107,20 @@ def _written(store: TrustStore, change: Callable[[], _T]) -> _T:
 
 def _show(console: Console, file: Path, data: bytes) -> None:
     """All that the file decides, uncut. Its texts are data: what cannot be seen is written by its number."""
-    servers = holdfast.config.summarize(data)
+    servers = holdfast.config.servers_in(data)
     console.print(Text(f"{_visible(str(file))} defines these servers:"), soft_wrap=True)
-    for server in servers:
-        console.print(Text(f"  {_visible(server.name)}", style="bold"), soft_wrap=True)
-        for fact in _facts(server):
+    for name, definition in servers:
+        console.print(Text(f"  {_visible(name)}", style="bold"), soft_wrap=True)
+        for fact in _facts(definition):
             _print_fact(console, *fact)
     settings = holdfast.config.settings_in(data)
     if settings:
         console.print(Text("  settings of Holdfast", style="bold"), soft_wrap=True)
-    for key, value in settings:
-        _print_fact(console, "sets", f"{_visible(key)}={_shown(value)}")
-    steered = [server.name for server in servers if any(holdfast.config.steers(name) for name, _ in server.env)]
+    for key, value in settings.items():
+        _print_fact(console, "sets", f"{_visible(key)}={_shown(_json(value))}")
+    steered = [
+        name for name, raw in servers if any(holdfast.config.steers(variable) for variable, _ in _pairs(raw.get("env")))
+    ]
     if steered:  # once more at the end: the list may be longer than the screen
         named = ", ".join(map(_visible, steered))
         console.print(Text(f"Variables change what runs: {named}", style="bold yellow"), soft_wrap=True)
@@ -130,28 +133,53 @@ def _print_fact(console: Console, label: str, text: str, warning: str = "") -> N
 _CHANGES_WHAT_RUNS = "  <- changes what runs"
 
 
-def _facts(server: ServerSummary) -> Iterator[tuple[str, str] | tuple[str, str, str]]:
-    if server.command:
-        yield "runs", " ".join(_words(server.command))
-    if server.cwd:
-        yield "in", _shown(server.cwd)
-    for name, value in server.env:
+_SHOWN_APART = frozenset(
+    {"command", "args", "cwd", "env", "envFile", "url", "serverUrl", "httpUrl", "headers", "oauth"}
+)
+
+
+def _facts(raw: Mapping[str, Any]) -> Iterator[tuple[str, str] | tuple[str, str, str]]:
+    """What a definition decides: what runs, what is contacted, and what is sent to it."""
+    args = raw.get("args")
+    words = args if isinstance(args, list) else [] if args is None else [args]
+    if raw.get("command") or words:
+        yield "runs", " ".join(_words([_text(raw.get("command")), *map(_text, words)]))
+    if raw.get("cwd"):
+        yield "in", _shown(_text(raw["cwd"]))
+    for name, value in _pairs(raw.get("env")):
         steered = holdfast.config.steers(name)
         shown = _shown(value) if steered or not _is_secret(name, value) else MASK
         yield "sets", f"{_visible(name)}={shown}", _CHANGES_WHAT_RUNS if steered else ""
-    if server.env_file:
-        yield "reads", _shown(server.env_file)
-    if server.address:
-        yield "contacts", _address(server.address)
-    for name, value in server.headers:
+    if raw.get("envFile"):
+        yield "reads", _shown(_text(raw["envFile"]))
+    for key in ("url", "serverUrl", "httpUrl"):
+        if raw.get(key):
+            yield "contacts", _address(_text(raw[key]))
+    for name, value in _pairs(raw.get("headers")):
         yield "sends", f"{_visible(name)}: {_shown(value) if '${' in value else MASK}"
-    for name, value in server.login:
+    for name, value in _pairs(raw.get("oauth")):
         shown = _address(value) if "://" in value else MASK if _is_secret(name, value) else _shown(value)
         yield "login", f"{_visible(name)}={shown}"
-    for name, value in server.others:
+    others = {key: _json(one) for key, one in raw.items() if key not in _SHOWN_APART and one is not None}
+    for name, value in others.items():
         yield "also", f"{_visible(name)}={MASK if _is_secret(name, value) else _shown(value)}"
-    if server.variables:
-        yield "uses", ", ".join(f"${name}" for name in server.variables)
+    if variables := holdfast.config.variables_in(raw):
+        yield "uses", ", ".join(f"${name}" for name in variables)
+
+
+def _pairs(value: object) -> tuple[tuple[str, str], ...]:
+    """The members of an object; what is none is shown as it is."""
+    if isinstance(value, Mapping):
+        return tuple((str(key), _text(one)) for key, one in value.items())
+    return () if value is None else (("", _json(value)),)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else "" if value is None else _json(value)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _address(url: str) -> str:

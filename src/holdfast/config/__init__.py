@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     )
     from holdfast.config.config_files import (
         PROJECT_FILES as PROJECT_FILES,
-        ServerSummary as ServerSummary,
         TrustStore as TrustStore,
         config_to_edit as config_to_edit,
         find_config as find_config,
         is_named as is_named,
         read_config as read_config,
         rewrite_config as rewrite_config,
+        servers_in as servers_in,
         settings_in as settings_in,
-        summarize as summarize,
+        variables_in as variables_in,
         write_whole as write_whole,
     )
     from holdfast.config.definition import Definition as Definition, steers as steers

@@ -16,7 +16,6 @@ import shlex
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,6 @@ from holdfast.files import locked, private_folder, replace_file, set_aside
 
 __all__ = [
     "PROJECT_FILES",
-    "ServerSummary",
     "TrustStore",
     "config_to_edit",
     "find_config",
@@ -40,8 +38,9 @@ __all__ = [
     "require_trust",
     "rewrite_config",
     "search_places",
+    "servers_in",
     "settings_in",
-    "summarize",
+    "variables_in",
     "write_whole",
 ]
 
@@ -154,27 +153,7 @@ def _unreadable(file: Path, error: OSError | ValueError) -> Problem:
 VERSION = 1
 
 _REFERENCE = re.compile(r"(?<!\$)\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-[^}]*)?\}")
-_URL_KEYS = ("url", "serverUrl", "httpUrl")
 _GROUPS = ("mcpServers", "servers")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerSummary:
-    """What one server of a file would do: all that decides what runs, what is contacted, and what is sent to it."""
-
-    name: str
-    command: tuple[str, ...] = field(default=(), repr=False)
-    cwd: str = field(default="", repr=False)
-    env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    env_file: str = field(default="", repr=False)
-    address: str = field(default="", repr=False)
-    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    login: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """The settings of its login: addresses that secrets are sent to."""
-    variables: tuple[str, ...] = ()
-    """Environment variables that the file sends to it."""
-    others: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """Every other key, as JSON."""
 
 
 class TrustStore:
@@ -264,19 +243,20 @@ def rewrite_config(file: Path, text: str, *, environ: Mapping[str, str]) -> None
         ) from exc
 
 
-def summarize(data: bytes) -> tuple[ServerSummary, ...]:
-    """What the servers of a file would do. The texts come from the file: mask them before they are shown."""
-    return tuple(
-        _summary(name, raw)
-        for group in _GROUPS
-        for name, raw in _object_in(data, group).items()
-        if isinstance(raw, dict)
-    )
+def servers_in(data: bytes) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """The definitions of a file as they are written, by name. Mask their texts before they are shown."""
+    groups = (_object_in(data, group) for group in _GROUPS)
+    return tuple((name, raw) for group in groups for name, raw in group.items() if isinstance(raw, dict))
 
 
-def settings_in(data: bytes) -> tuple[tuple[str, str], ...]:
-    """The settings of Holdfast itself that a file makes, each as JSON."""
-    return tuple((key, _json(one)) for key, one in _object_in(data, "holdfast").items())
+def variables_in(definition: Mapping[str, Any]) -> tuple[str, ...]:
+    """The environment variables that a definition sends to its server."""
+    return tuple(dict.fromkeys(name for text in texts_in(definition) for name in _REFERENCE.findall(text)))
+
+
+def settings_in(data: bytes) -> Mapping[str, Any]:
+    """The settings of Holdfast itself that a file makes."""
+    return _object_in(data, "holdfast")
 
 
 def _object_in(data: bytes, key: str) -> Mapping[str, Any]:
@@ -286,42 +266,6 @@ def _object_in(data: bytes, key: str) -> Mapping[str, Any]:
         found = value.get(key) if isinstance(value, dict) else None
         return found if isinstance(found, dict) else {}
     return {}
-
-
-_SHOWN_APART = frozenset({"command", "args", "cwd", "env", "envFile", "headers", "oauth", *_URL_KEYS})
-
-
-def _summary(name: str, raw: Mapping[str, Any]) -> ServerSummary:
-    args = raw.get("args")
-    words = args if isinstance(args, list) else [] if args is None else [args]
-    command = (_text(raw.get("command")), *map(_text, words)) if raw.get("command") or words else ()
-    return ServerSummary(
-        name=name,
-        command=command,
-        cwd=_text(raw.get("cwd")),
-        env=_pairs(raw.get("env")),
-        env_file=_text(raw.get("envFile")),
-        address=", ".join(_text(raw[key]) for key in _URL_KEYS if raw.get(key)),
-        headers=_pairs(raw.get("headers")),
-        login=_pairs(raw.get("oauth")),
-        variables=tuple(dict.fromkeys(name for text in texts_in(raw) for name in _REFERENCE.findall(text))),
-        others=tuple((key, _json(one)) for key, one in raw.items() if key not in _SHOWN_APART and one is not None),
-    )
-
-
-def _pairs(value: object) -> tuple[tuple[str, str], ...]:
-    """The members of an object; what is none is shown as it is."""
-    if isinstance(value, Mapping):
-        return tuple((str(key), _text(one)) for key, one in value.items())
-    return () if value is None else (("", _json(value)),)
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else "" if value is None else _json(value)
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _key(file: Path) -> str:

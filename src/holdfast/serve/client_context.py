@@ -33,7 +33,16 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import anyio.to_thread
 
-from holdfast.config import PROJECT_FILES, Config, ServerSpec, TrustStore, read_config, read_file, summarize
+from holdfast.config import (
+    PROJECT_FILES,
+    Config,
+    ServerSpec,
+    TrustStore,
+    read_config,
+    read_file,
+    servers_in,
+    variables_in,
+)
 from holdfast.core import CommandFault, CommandUnusable, events as on
 from holdfast.errors import ConfigError, UntrustedConfig
 from holdfast.hub import SlotKey
@@ -317,7 +326,7 @@ def _variables_of(file: Path, is_of_project: bool = False) -> dict[str, tuple[st
     """By server, the variables that its definition uses; none if the file cannot be used."""
     try:
         # What lies in the folder of a client may be a pipe: only a ``found`` file is opened without a wait.
-        return {one.name: one.variables for one in summarize(read_config(file, found=is_of_project))}
+        return {name: variables_in(raw) for name, raw in servers_in(read_config(file, found=is_of_project))}
     except ConfigError:
         return {}
 
