@@ -122,15 +122,12 @@ def _check_owner(file: Path, *statuses: os.stat_result) -> None:
     for status in statuses:
         if status.st_uid not in (os.geteuid(), 0):
             message = f"the file belongs to another user (uid {status.st_uid}), so it is not used"
-            raise ConfigError([Problem(message=message, hint=_name_it(file), file=file)])
+            hint = f"if you trust it, name it: --config {shlex.quote(str(file))}"
+            raise ConfigError([Problem(message=message, hint=hint, file=file)])
         if status.st_mode & stat.S_IWOTH and not stat.S_ISLNK(status.st_mode):
             message = "every user of this machine can write the file, so it is not used"
             hint = f"correct its mode: chmod o-w {shlex.quote(str(file))}"
             raise ConfigError([Problem(message=message, hint=hint, file=file)])
-
-
-def _name_it(file: Path) -> str:
-    return f"if you trust it, name it: --config {shlex.quote(str(file))}"
 
 
 def _unreadable(file: Path, error: OSError | ValueError) -> Problem:

@@ -16,7 +16,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -55,7 +55,6 @@ __all__ = [
     "Definition",
     "ReadContext",
     "expansion_at",
-    "key_hint",
     "keys_of",
     "read_definition",
     "steers",
@@ -547,27 +546,16 @@ def validation_problems(
     ]
 
 
-def unknown_key(path: KeyPath, known: Iterable[str], document: Document) -> Problem:
+def unknown_key(path: KeyPath, known: Collection[str], document: Document) -> Problem:
     """The problem for an unknown key, with the nearest known one."""
     name = str(path[-1])
-    known = tuple(known)
-    problem = document.problem(path, f"unknown key {quoted(name)}", hint=key_hint(name, known), at_key=True)
-    return replace(problem, rename=nearest_key(name, known))
-
-
-def key_hint(name: str, known: Iterable[str]) -> str:
-    """A hint with the known key nearest to ``name``, or with all of them."""
-    known = tuple(known)
-    if nearest := nearest_key(name, known):
-        return f"did you mean {quoted(nearest)}?"
-    return f"the keys here are {', '.join(sorted(known, key=str.lower))}"
-
-
-def nearest_key(name: str, known: Iterable[str]) -> str:
-    """The known key nearest to ``name``; empty if none is near."""
     folded = {_fold(key): key for key in known}
-    nearest = difflib.get_close_matches(_fold(name), folded, n=1, cutoff=0.6)
-    return folded[nearest[0]] if nearest else ""
+    near = difflib.get_close_matches(_fold(name), folded, n=1, cutoff=0.6)
+    nearest = folded[near[0]] if near else ""
+    listed = f"the keys here are {', '.join(sorted(known, key=str.lower))}"
+    hint = f"did you mean {quoted(nearest)}?" if nearest else listed
+    problem = document.problem(path, f"unknown key {quoted(name)}", hint=hint, at_key=True)
+    return replace(problem, rename=nearest)
 
 
 def keys_of(model: type[BaseModel]) -> list[str]:

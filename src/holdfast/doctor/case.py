@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import anyio
@@ -80,38 +80,23 @@ class Route:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def route_to(url: str, environ: Mapping[str, str] | None = None) -> Route | None:
-    """The route to the server at ``url``; None if the URL has no host or port."""
+def route_to(url: str) -> Route:
+    """The route to the server at ``url``, which names a host: the configuration lets no other one pass."""
     parts = urlsplit(url)
-    port = _port(parts)
-    if not parts.hostname or port is None:
-        return None
-    direct = Route(host=parts.hostname, port=port, tls=parts.scheme == "https")
-    if is_loopback(parts.hostname) or proxy_bypass(parts.hostname):
-        return direct
-    return _by_proxy(direct, parts.scheme, os.environ if environ is None else environ) or direct
-
-
-def _by_proxy(direct: Route, scheme: str, environ: Mapping[str, str]) -> Route | None:
+    direct = Route(host=parts.hostname or "", port=parts.port or _PORTS[parts.scheme], tls=parts.scheme == "https")
     proxies = getproxies()
-    kind = next((kind for kind in (scheme, "all") if proxies.get(kind)), None)
-    if kind is None:
-        return None
+    kind = next((kind for kind in (parts.scheme, "all") if proxies.get(kind)), "")
+    if not kind or is_loopback(direct.host) or proxy_bypass(direct.host):
+        return direct
     written = proxies[kind] if "://" in proxies[kind] else f"http://{proxies[kind]}"
-    parts = urlsplit(written)
-    port = _port(parts)
-    if not parts.hostname or port is None:
-        return None
-    names = (f"{kind}_proxy", f"{kind}_proxy".upper())
-    variable = next((name for name in names if environ.get(name)), names[1])
-    return Route(host=parts.hostname, port=port, tls=direct.tls, proxy=mask_url(written), variable=variable)
-
-
-def _port(parts: SplitResult) -> int | None:
+    proxy = urlsplit(written)
     try:
-        return parts.port or _PORTS.get(parts.scheme, 1080 if parts.scheme.startswith("socks") else None)
-    except ValueError:
-        return None
+        port = proxy.port or _PORTS[proxy.scheme]
+    except (KeyError, ValueError):
+        return direct  # the hub cannot use such a proxy: the handshake says why
+    names = (f"{kind}_proxy", f"{kind}_proxy".upper())
+    variable = next((name for name in names if os.environ.get(name)), names[1])
+    return Route(host=proxy.hostname or "", port=port, tls=direct.tls, proxy=mask_url(written), variable=variable)
 
 
 HOLD_SECONDS = 15.0

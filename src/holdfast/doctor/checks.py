@@ -296,15 +296,6 @@ SUSPICIOUS_SECONDS = 1.0
 async def look_at_name(case: Case) -> Observation:
     """Resolve it."""
     route = case.learned.route = route_to(case.spec.url)
-    if route is None:
-        return found(
-            finding(
-                "HF-DEFINITION",
-                "its URL names no host",
-                "write it as http://host:port/path",
-                edits=case.url_edit("http://host/mcp", certain=False),
-            )
-        )
     try:
         with anyio.fail_after(case.left):
             case.learned.addresses = await case.tools.resolve(route.host, route.port)

@@ -109,7 +109,12 @@ async def diagnose(case: Case, seen: Evidence) -> Finding:  # noqa: PLR0912 - on
         case Redirected():
             return redirected(case, seen)
         case PlainHttpRefused():
-            return plain_credentials(case)
+            return finding(
+                "HF-PLAIN-CREDENTIALS",
+                f"its headers would be sent unencrypted to {case.host}, so no request was sent",
+                "use https; or, if the network is trusted, set `allowPlainHttp` to true instead",
+                edits=case.url_edit(case.url_with(scheme="https"), certain=False),
+            )
         case NotMcp():
             return await not_mcp(case, seen)
         case OverBound():
@@ -277,16 +282,6 @@ def bound(case: Case, seen: OverBound) -> Finding:
         return as_told("HF-BOUND", seen, seen.hint, case.again)
     key = seen.setting.removeprefix("holdfast.")
     return as_told("HF-BOUND", seen, seen.hint, edits=(case.setting(key, 4 * seen.limit),))
-
-
-def plain_credentials(case: Case) -> Finding:
-    """The finding for credentials that would be sent unencrypted."""
-    return finding(
-        "HF-PLAIN-CREDENTIALS",
-        f"its headers would be sent unencrypted to {case.host}, so no request was sent",
-        "use https; or, if the network is trusted, set `allowPlainHttp` to true instead",
-        edits=case.url_edit(case.url_with(scheme="https"), certain=False),
-    )
 
 
 def https_meant(case: Case, words: str) -> Finding:
