@@ -180,7 +180,6 @@ TRANSPORTS = {
 
 _FOLDED = {re.sub("[-_]", "", spelling).lower(): meaning for spelling, meaning in TRANSPORTS.items()}
 _EXPANDS = {"type": "string", "pattern": r"\$\{"}
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{0,32}")
 _NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?", re.ASCII)
@@ -441,17 +440,10 @@ def _prefix(value: object) -> str:
     return value
 
 
-def _env_name(value: object) -> str:
+def _name(value: object, *, pattern: re.Pattern[str], message: str, hint: str) -> str:
     name = _text(value)
-    if "=" in name:
-        raise InvalidValue("has a name with = in it", hint="write the name as the key and the value after the colon")
-    return name
-
-
-def _header_name(value: object) -> str:
-    name = _text(value)
-    if not _HEADER_NAME.fullmatch(name):
-        raise InvalidValue("is not a valid header name", hint="use letters, digits and -, without a colon")
+    if not pattern.fullmatch(name):
+        raise InvalidValue(message, hint=hint)
     return name
 
 
@@ -592,13 +584,33 @@ HubAddress: TypeAlias = Annotated[
 Prefix: TypeAlias = Annotated[
     str, BeforeValidator(_prefix), _schema({"type": "string", "pattern": f"^{_PREFIX.pattern}$"}, _EXPANDS)
 ]
-EnvName: TypeAlias = Annotated[str, BeforeValidator(_env_name)]
+EnvName: TypeAlias = Annotated[
+    str,
+    BeforeValidator(
+        partial(
+            _name,
+            pattern=re.compile("[^=]+"),
+            message="has a name with = in it",
+            hint="write the name as the key and the value after the colon",
+        )
+    ),
+]
 Environment: TypeAlias = Annotated[
     dict[EnvName, Scalar],
     BeforeValidator(_without_nulls),
     WithJsonSchema({"type": "object", "additionalProperties": {"type": ["string", "number", "boolean", "null"]}}),
 ]
-HeaderName: TypeAlias = Annotated[str, BeforeValidator(_header_name)]
+HeaderName: TypeAlias = Annotated[
+    str,
+    BeforeValidator(
+        partial(
+            _name,
+            pattern=re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"),
+            message="is not a valid header name",
+            hint="use letters, digits and -, without a colon",
+        )
+    ),
+]
 HeaderValue: TypeAlias = Annotated[str, BeforeValidator(_header_value), _schema(_SCALARS)]
 Scopes: TypeAlias = Annotated[
     tuple[str, ...],

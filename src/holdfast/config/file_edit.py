@@ -120,14 +120,10 @@ class ClientFile:
             back[hub] = old[hub]
         return self.edited(path, without=[hub], with_=back)
 
-    @property
-    def _is_toml(self) -> bool:
-        return self.file.suffix == ".toml"
-
     def _edit(self, path: tuple[str, ...], without: Iterable[str], with_: Mapping[str, object]) -> str:
         remove: Callable[[str, tuple[str, ...], str], str] = remove_member
         put: Callable[[str, tuple[str, ...], str, object], str] = set_member
-        if self._is_toml:
+        if self.file.suffix == ".toml":
             remove, put = remove_table, put_table
         elif self.file.suffix in _YAML:
             remove, put = remove_entry, put_entry
@@ -146,13 +142,12 @@ class ClientFile:
             edited = ClientFile(self.file, text)
             if edited.servers(path) == expected and _without(edited._value, path) == _without(self._value, path):
                 return
+        section = f"a section of its own, [{'.'.join(path)}.NAME]"
+        lines = section if self.file.suffix == ".toml" else "lines of its own"
         raise HoldfastError(
             f"{self.file} cannot be edited safely: nothing was changed",
-            hint=f"give each server {self._own_lines(path)}, or edit the file by hand",
+            hint=f"give each server {lines}, or edit the file by hand",
         )
-
-    def _own_lines(self, path: tuple[str, ...]) -> str:
-        return f"a section of its own, [{'.'.join(path)}.NAME]" if self._is_toml else "lines of its own"
 
 
 _YAML = (".yaml", ".yml")

@@ -109,14 +109,11 @@ class KnownClient:
             words = {"{command}": command[0], "{args}": list(command[1:]), "{words}": list(command)}
             return {key: words.get(str(value), value) for key, value in self.stdio.items()} | dict(shown)
         if self.http is None or stdio:
-            return {**self._stdio, "command": command[0], "args": list(command[1:]), **shown}
+            needs_type = self.http is not None and self.http.get("type") == "http" and self.id != "copilot"
+            kind = {"type": "stdio"} if needs_type else {}
+            return {**kind, "command": command[0], "args": list(command[1:]), **shown}
         entry = {key: url if value == "{url}" else value for key, value in self.http.items()} | dict(shown)
         return {**entry, self.headers: {"Authorization": f"Bearer {token}"}} if token else entry
-
-    @property
-    def _stdio(self) -> dict[str, object]:
-        needs_type = self.http is not None and self.http.get("type") == "http"
-        return {"type": "stdio"} if needs_type and self.id != "copilot" else {}
 
 
 def client_named(name: str) -> KnownClient:

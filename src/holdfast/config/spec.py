@@ -69,10 +69,6 @@ def hub_url(address: str, server: str) -> str:
     return f"{base}/servers/{quote(server, safe='')}/mcp?tools=all"
 
 
-def _nothing() -> Mapping[str, str]:
-    return MappingProxyType({})
-
-
 @dataclass(frozen=True, kw_only=True)
 class ToolFilter:
     """Which of a server's tools are shown: shell patterns over the server's own tool names."""
@@ -270,14 +266,14 @@ class ServerSpec:
     args: tuple[str, ...] = field(
         default=(), repr=False, metadata=in_file("Arguments", "Its arguments, one text for each.")
     )
-    env: Mapping[str, str] = field(default_factory=_nothing, repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     cwd: Path | None = field(
         default=None, metadata=in_file("Text", "The folder that it runs in. Default: the project's folder.")
     )
     url: str = field(
         default="", repr=False, metadata=in_file("Url", "The address of a server that is already running.")
     )
-    headers: HeaderSource = field(default_factory=_nothing, repr=False)
+    headers: HeaderSource = field(default_factory=dict, repr=False)
     hub: str = field(
         default="",
         metadata=in_file(
@@ -436,7 +432,7 @@ class Targets:
     """The servers that get a route, and the reasons why others get none. No ``repr`` shows an address."""
 
     found: tuple[Target, ...] = field(default=(), repr=False)
-    left_out: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    left_out: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """Facts about a target that its owner should know."""
 
