@@ -25,7 +25,7 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, NoReturn, TypeAlias
 
@@ -34,7 +34,6 @@ from holdfast.errors import ConfigError, Problem
 __all__ = [
     "DEEPEST",
     "Document",
-    "Duplicate",
     "JsonValue",
     "KeyPath",
     "LineIndex",
@@ -95,19 +94,6 @@ class Mark(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Duplicate:
-    """A key that occurs twice in one object."""
-
-    path: KeyPath
-    at: Mark
-    first: Mark
-
-    def __str__(self) -> str:
-        first = f"line {self.first.line}, column {self.first.column}"
-        return f"the key {quoted(str(self.path[-1]))} occurs here a second time; the first is at {first}"
-
-
-@dataclass(frozen=True)
 class Member:
     """Offsets of a member: the key's first quote, the value, the value's end, and the comma after it, if any."""
 
@@ -158,7 +144,8 @@ class Document:
     """Every object, by its path."""
     spans: Mapping[KeyPath, tuple[int, int]] = field(default_factory=dict)
     """The offsets of every value: its start and its end."""
-    duplicates: tuple[Duplicate, ...] = ()
+    duplicates: tuple[Problem, ...] = ()
+    """The keys that occur a second time in their object."""
     lines: LineIndex | None = field(default=None, repr=False)
 
     def problem(self, path: KeyPath, message: str, *, hint: str = "", at_key: bool = False) -> Problem:
@@ -196,49 +183,37 @@ class Document:
 
 def parse(data: bytes | str, *, file: Path | None = None) -> Document:
     """Parse ``data``; raises ``ConfigError`` with the position and a hint if that fails."""
+    return _Parser(_decode(data, file), file).document()
+
+
+def _problem_at(file: Path | None, mark: Mark, message: str, hint: str) -> Problem:
+    return Problem(message=message, hint=hint, file=file, line=mark.line, column=mark.column)
+
+
+def _decode(data: bytes | str, file: Path | None) -> str:
     try:
-        return _Parser(_decode(data)).document(file)
-    except _Fault as fault:
-        problem = Problem(
-            message=fault.message,
-            hint=fault.hint,
-            file=file,
-            line=fault.mark.line,
-            column=fault.mark.column,
-        )
-        raise ConfigError([problem]) from None
-
-
-class _Fault(Exception):
-    """The text cannot be parsed beyond this position."""
-
-    def __init__(self, mark: Mark, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.mark, self.message, self.hint = mark, message, hint
-
-
-def _decode(data: bytes | str) -> str:
-    try:
-        text = data.decode("utf-8") if isinstance(data, bytes) else data.encode("utf-8").decode("utf-8")
+        return data.decode("utf-8") if isinstance(data, bytes) else data.encode("utf-8").decode("utf-8")
     except UnicodeDecodeError as error:
         before = error.object[: error.start].decode("utf-8")
         is_utf16 = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")
         hint = "the file is UTF-16: save it as UTF-8" if is_utf16 else "save the file as UTF-8"
-        raise _Fault(LineIndex(before).mark(len(before)), "this is not UTF-8 text", hint) from None
+        mark = LineIndex(before).mark(len(before))
+        raise ConfigError([_problem_at(file, mark, "this is not UTF-8 text", hint)]) from None
     except UnicodeEncodeError as error:
         mark = LineIndex(error.object).mark(error.start)
-        raise _Fault(mark, "this is half of a surrogate pair, not a character", "remove it") from None
-    return text
+        message = "this is half of a surrogate pair, not a character"
+        raise ConfigError([_problem_at(file, mark, message, "remove it")]) from None
 
 
 class _Scanner:
     """A position in a text, and the scalars that begin there: texts, numbers and constants."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, file: Path | None) -> None:
         self._text = text
+        self._file = file
         self._at = _after_bom(text)
         self._lines = LineIndex(text)
-        self._duplicates: list[Duplicate] = []
+        self._duplicates: list[Problem] = []
         self._objects: dict[KeyPath, ObjectSpan] = {}
         self._spans: dict[KeyPath, tuple[int, int]] = {}
 
@@ -294,7 +269,8 @@ class _Scanner:
         return value
 
     def _fail(self, message: str, hint: str = "", *, at: int | None = None) -> NoReturn:
-        raise _Fault(self._lines.mark(self._at if at is None else at), message, hint)
+        mark = self._lines.mark(self._at if at is None else at)
+        raise ConfigError([_problem_at(self._file, mark, message, hint)])
 
     def _fail_in_string(self, start: int) -> NoReturn:
         here = self._here()
@@ -319,7 +295,7 @@ class _Scanner:
 class _Parser(_Scanner):
     """Reads one document in one pass, recursive and bounded in depth: objects, arrays, and where everything is."""
 
-    def document(self, file: Path | None) -> Document:
+    def document(self) -> Document:
         self._skip()
         if not self._here():
             self._fail("the file is empty", 'an empty configuration is written {"mcpServers": {}}')
@@ -330,7 +306,7 @@ class _Parser(_Scanner):
             self._fail_here(_NOT_THE_END, message, "the whole file is one { … }")
         return Document(
             value=value,
-            file=file,
+            file=self._file,
             objects=self._objects,
             spans=self._spans,
             duplicates=tuple(self._duplicates),
@@ -357,7 +333,7 @@ class _Parser(_Scanner):
     def _object(self, path: KeyPath) -> dict[str, JsonValue]:
         opened = self._open(path)
         result: dict[str, JsonValue] = {}
-        first: dict[str, Mark] = {}
+        first: dict[str, int] = {}
         members: list[Member] = []
         while not self._closes("}", opened):
             start = self._at
@@ -413,14 +389,16 @@ class _Parser(_Scanner):
             self._fail(f"`{here}` does not belong here", "check the quote before it")
         self._fail("a comma is missing before this", "put a comma after the value before it")
 
-    def _key(self, path: KeyPath, first: dict[str, Mark]) -> str:
-        mark = self._lines.mark(self._at)
+    def _key(self, path: KeyPath, first: dict[str, int]) -> str:
+        start = self._at
         if self._here() != '"':
             self._fail_here(_NO_KEY, "a key was expected here", "did you mean to quote this?")
         key = self._string()
         if key in first:
-            self._duplicates.append(Duplicate((*path, key), mark, first[key]))
-        first.setdefault(key, mark)
+            message = f"the key {quoted(key)} occurs here a second time; the first is at {self._where(first[key])}"
+            again = _problem_at(self._file, self._lines.mark(start), message, "remove one of the two")
+            self._duplicates.append(replace(again, keys=(*path, key)))
+        first.setdefault(key, start)
         return key
 
     def _fail_unclosed(self, opened: int) -> NoReturn:

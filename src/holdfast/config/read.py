@@ -27,7 +27,7 @@ from holdfast.config.definition import (
 )
 from holdfast.config.fields import format_duration, kind_of
 from holdfast.config.file_models import TOP_KEYS, ConfigFile, SettingsFile, meaning
-from holdfast.config.jsonc import DEEPEST, Document, Duplicate, KeyPath, joined, parse, quoted
+from holdfast.config.jsonc import DEEPEST, Document, KeyPath, joined, parse, quoted
 from holdfast.config.own_folders import user_folders
 from holdfast.config.settings import AccessRule, AccessSettings, ExtAuthzSettings, Settings
 from holdfast.config.spec import Config, HeaderSource, ServerSpec
@@ -185,7 +185,7 @@ class _DocumentReader:
         section = self._object(_or_nothing(top, _HOLDFAST), (_HOLDFAST,), "`holdfast`")
         settings = self._settings(self._expansion.expand(section))
         self._problems += self._expansion.problems
-        self._problems += [self._repeated(d) for d in self._document.duplicates if not _inside_a_server(d.path)]
+        self._problems += [one for one in self._document.duplicates if not _inside_a_server(one.keys)]
         if self._problems:
             raise ConfigError(sorted(self._problems, key=lambda problem: (problem.line, problem.column)))
         servers = {definition.server.id: definition.server for definition in definitions}
@@ -211,15 +211,6 @@ class _DocumentReader:
             hint = _ELSEWHERE.get(key) or _server_hint(top[key]) or problem.hint
             self._problems.append(replace(problem, hint=hint, rename=problem.rename if hint == problem.hint else ""))
 
-    def _repeated(self, duplicate: Duplicate) -> Problem:
-        return Problem(
-            message=str(duplicate),
-            hint="remove one of the two",
-            file=self._document.file,
-            line=duplicate.at.line,
-            column=duplicate.at.column,
-        )
-
     # Servers
 
     def _definitions(self, top: Mapping[str, object]) -> Iterator[Definition]:
@@ -234,9 +225,7 @@ class _DocumentReader:
 
     def _known_of(self, server_id: str, *, is_twice: bool) -> Iterator[Problem]:
         """Problems that do not depend on the definition: the server, or a key of it, occurs twice."""
-        yield from (
-            self._repeated(d) for d in self._document.duplicates if _inside_a_server(d.path) and d.path[1] == server_id
-        )
+        yield from (one for one in self._document.duplicates if _inside_a_server(one.keys) and one.keys[1] == server_id)
         if is_twice:
             message = f"the server {quoted(server_id)} is in `mcpServers` and in `servers`"
             yield self._document.problem(("servers", server_id), message, hint="remove one of the two", at_key=True)

@@ -23,15 +23,10 @@ __all__ = [
     "AssertionService",
     "Config",
     "CredentialLadder",
-    "EraChoice",
-    "ExchangeForm",
     "ExchangeService",
     "HeaderSource",
-    "Identity",
     "OAuthSettings",
-    "ServerScope",
     "ServerSpec",
-    "Sharing",
     "Target",
     "Targets",
     "TokenService",
@@ -46,15 +41,9 @@ UNIX = "unix:"
 """What the address of a hub on a Unix socket begins with."""
 
 Transport: TypeAlias = Literal["stdio", "http", "sse"]
-Sharing: TypeAlias = Literal["shared", "per-client", "per-user"]
-
-Identity: TypeAlias = Literal["none", "header", "signed"]
-"""What a server is told about who calls it."""
 
 IDENTITY_HEADERS: Mapping[str, str] = MappingProxyType({"header": "Holdfast-User", "signed": "Holdfast-Identity"})
-"""The header that tells it."""
-ServerScope: TypeAlias = Literal["shared", "project"]
-EraChoice: TypeAlias = Literal["auto", "legacy", "modern"]
+"""The header that tells a server who calls it, by ``ServerSpec.identity``."""
 
 HeaderSource: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 """Headers for each request: a mapping, or a callable that returns fresh ones for each request."""
@@ -151,10 +140,6 @@ class OAuthSettings:
     )
 
 
-ExchangeForm: TypeAlias = Literal["token-exchange", "on-behalf-of"]
-"""RFC 8693, or the form of Microsoft Entra ID."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class TokenService:
     """An authorization server that gives the hub a token for a user. Her credential goes to ``token_url`` alone."""
@@ -204,7 +189,7 @@ class AssertionService(TokenService):
 class ExchangeService(TokenService):
     """Token exchange: a user's token for the hub becomes her token for the server."""
 
-    form: ExchangeForm = field(
+    form: Literal["token-exchange", "on-behalf-of"] = field(
         default="token-exchange",
         metadata=one_of(
             "`token-exchange`: RFC 8693. `on-behalf-of`: the form of Microsoft Entra ID.",
@@ -316,7 +301,7 @@ class ServerSpec:
         ),
     )
     """In seconds; None for ``CallPolicy.timeout``."""
-    era: EraChoice = field(
+    era: Literal["auto", "legacy", "modern"] = field(
         default="auto",
         metadata=one_of(
             "The protocol era to speak with it. `auto`: the one that it speaks, and that of each client where it "
@@ -337,7 +322,7 @@ class ServerSpec:
             "it). Left out, `holdfast.approvals` decides.",
         ),
     )
-    sharing: Sharing = field(
+    sharing: Literal["shared", "per-client", "per-user"] = field(
         default="shared",
         metadata=one_of(
             "Whether all clients of the hub share one connection, each client has its own (`per-client`: for browsers, "
@@ -347,7 +332,7 @@ class ServerSpec:
             "login",
         ),
     )
-    identity: Identity = field(
+    identity: Literal["none", "header", "signed"] = field(
         default="none",
         metadata=one_of(
             "What a server with a `url` is told about who calls: `none`; `header`, the name of the principal in "
@@ -356,7 +341,7 @@ class ServerSpec:
             hint='write "signed" to tell the server who calls, in a form that it can verify',
         ),
     )
-    scope: ServerScope = field(
+    scope: Literal["shared", "project"] = field(
         default="shared",
         metadata=one_of(
             "`project`: it runs once for each folder that clients work in, with that folder as its working folder and "
