@@ -198,6 +198,15 @@ async def test_a_token_for_another_server_says_for_whom_it_is(clinic: Examinatio
     assert good.code == "HF-AUTH-REJECTED"
 
 
+@pytest.mark.requirement("DOC-7")
+@pytest.mark.parametrize("claims", [{"aud": "https://[no-address"}, {"exp": 1e300, "aud": "https://elsewhere.example"}])
+async def test_odd_claims_of_a_token_end_no_check(clinic: Examination, claims: dict[str, object]) -> None:
+    async with McpPeer(auth="Bearer another") as peer:
+        headers = {"Authorization": f"Bearer {token(**claims)}"}
+        found = await clinic.found({"url": peer.url, "headers": headers})
+    assert found.code == ("HF-AUTH-AUDIENCE" if "exp" in claims else "HF-AUTH-REJECTED")
+
+
 @pytest.mark.parametrize(
     ("said", "code"), [("The access token expired", "HF-AUTH-EXPIRED"), ("wrong audience", "HF-AUTH-AUDIENCE")]
 )

@@ -26,7 +26,7 @@ from anyio.streams.tls import TLSAttribute, TLSStream
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-from holdfast.auth import Grant, status_of
+from holdfast.auth import Grant, status_of, unverified_claims
 from holdfast.config import Definition, KeyPath, joined, looks_secret
 from holdfast.control import Server
 from holdfast.core import (
@@ -61,9 +61,9 @@ from holdfast.doctor.case import (
     route_to,
 )
 from holdfast.doctor.diagnose import (
-    claims_of,
     configured_token,
     diagnose,
+    expires_at,
     input_edits,
     lacking_inputs,
     named_inputs,
@@ -455,11 +455,11 @@ def _ended(case: Case, why: str) -> Observation:
 
 
 def _header(case: Case) -> str:
-    claims = claims_of(configured_token(case.spec))
-    if claims is None or claims.expires is None:
+    expires = expires_at(unverified_claims(configured_token(case.spec)) or {})
+    if expires is None:
         return "an Authorization header of its definition"
-    when = "expired" if claims.expires < datetime.now(UTC) else "good until"
-    return f"an Authorization header of its definition: a token, {when} {claims.expires:%Y-%m-%d %H:%M} UTC"
+    when = "expired" if expires < datetime.now(UTC) else "good until"
+    return f"an Authorization header of its definition: a token, {when} {expires:%Y-%m-%d %H:%M} UTC"
 
 
 def _until(grant: Grant) -> str:

@@ -78,9 +78,9 @@ from holdfast.errors import LoginFailed
 from holdfast.wire import NOT_HTTP
 
 __all__ = [
-    "claims_of",
     "configured_token",
     "diagnose",
+    "expires_at",
     "input_edits",
     "lacking_inputs",
     "named_inputs",
@@ -419,12 +419,13 @@ async def unauthorized(case: Case, seen: HttpStatus) -> Finding:
         return _scope(case, challenge)
     if not seen.credentials_sent:
         return _needed(case)
-    claims = claims_of(configured_token(case.spec))
-    if claims is not None and claims.expires is not None and claims.expires < datetime.now(UTC):
-        return _replace(case, "HF-AUTH-EXPIRED", f"its token expired at {claims.expires:%Y-%m-%d %H:%M} UTC")
-    if claims is not None and not is_for(claims, case.spec.url):
-        audience = ", ".join(quoted_name(one) for one in claims.audience[:3])
-        return _replace(case, "HF-AUTH-AUDIENCE", f"its token is for {audience}, not for this server")
+    claims = unverified_claims(configured_token(case.spec)) or {}
+    expires, audience = expires_at(claims), audience_of(claims)
+    if expires is not None and expires < datetime.now(UTC):
+        return _replace(case, "HF-AUTH-EXPIRED", f"its token expired at {expires:%Y-%m-%d %H:%M} UTC")
+    if audience and not any(_may_be(one, case.spec.url) for one in audience):
+        named = ", ".join(quoted_name(one) for one in audience[:3])
+        return _replace(case, "HF-AUTH-AUDIENCE", f"its token is for {named}, not for this server")
     said = _description(seen)
     if "expired" in said.lower():
         return _replace(case, "HF-AUTH-EXPIRED", f"the server says that its token has expired ({said})")
@@ -703,14 +704,6 @@ async def _missing_inputs(case: Case, server: AuthorizationServer) -> dict[str, 
     return missing
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokenClaims:
-    """The claims of a JSON web token."""
-
-    expires: datetime | None = None
-    audience: tuple[str, ...] = ()
-
-
 def configured_token(spec: ServerSpec) -> str:
     """The bearer token in the configured headers; empty if there is none."""
     scheme, token = _configured(spec)
@@ -725,27 +718,21 @@ def _configured(spec: ServerSpec) -> tuple[str, str]:
     return scheme.lower(), rest.strip()
 
 
-def claims_of(token: str) -> TokenClaims | None:
-    """The claims of a token; None if it is not a readable JSON web token."""
-    claims = unverified_claims(token)
-    if claims is None:
-        return None
+def expires_at(claims: Mapping[str, object]) -> datetime | None:
+    """When a token ends, by its claims; None if they do not say."""
     expires = claims.get("exp")
+    if not isinstance(expires, int | float):
+        return None
     try:
-        return TokenClaims(
-            expires=datetime.fromtimestamp(float(expires), UTC) if isinstance(expires, int | float) else None,
-            audience=audience_of(claims),
-        )
+        return datetime.fromtimestamp(float(expires), UTC)
     except (ValueError, OverflowError, OSError):
         return None
 
 
-def is_for(claims: TokenClaims, url: str) -> bool:
-    """Whether a token's audience can be the server at ``url``; an audience that is not a URL can be any server."""
-    if not claims.audience:
+def _may_be(audience: str, url: str) -> bool:
+    """Whether a token for this audience can be for the server at ``url``; one that is no address can be any server."""
+    try:
+        named = urlsplit(audience)
+    except ValueError:
         return True
-    here = urlsplit(url)
-    return any(
-        not audience.startswith(("http://", "https://")) or urlsplit(audience).netloc == here.netloc
-        for audience in claims.audience
-    )
+    return named.scheme not in ("http", "https") or named.netloc == urlsplit(url).netloc
