@@ -221,10 +221,11 @@ class _DefinitionReader:
 
     def _bad(self, given: Mapping[str, object]) -> ServerSpec:
         in_order = sorted(self._problems, key=lambda problem: (problem.line, problem.column))
+        disabled = read_flag(given.get("enabled")) is False or read_flag(given.get("disabled")) is True
         return ServerSpec(
             id=self._id,
             problems=tuple(in_order),
-            enabled=_is_enabled(given),
+            enabled=not disabled,
             secrets=frozenset(filter(str.strip, self._found.secrets)),
         )
 
@@ -331,7 +332,8 @@ class _DefinitionReader:
         return None if context.is_own_file else context.folder
 
     def _spec(self, model: ServerFile) -> ServerSpec:
-        _warn_of_placement(self._id, model)
+        if model.placement is not None:
+            log.warning("%s: `placement` is an old key without effect and will be removed: leave it out", self._id)
         url = hub_url(model.hub, self._id) if model.hub else model.url or model.server_url or model.http_url or ""
         oauth, credentials = oauth_settings(model.oauth), credential_ladder(model.credentials)
         env = {**(self._env_file.values if self._env_file else {}), **model.env}
@@ -498,11 +500,6 @@ def _transport(model: ServerFile, url: str) -> Transport:
     return "sse" if is_sse else "http"
 
 
-def _warn_of_placement(server: str, model: ServerFile) -> None:
-    if model.placement is not None:
-        log.warning("%s: `placement` is an old key without effect and will be removed: leave it out", server)
-
-
 def _approvals(server: str, model: ServerFile) -> ApprovalMode | None:
     """The server's own setting; ``tools.holdChanged`` is its old name."""
     if "hold_changed" in model.tools.model_fields_set:
@@ -517,10 +514,6 @@ def _tool_filter(model: ServerFile) -> ToolFilter:
     include = tuple(map(glob.escape, model.include_tools)) or model.tools.include
     hidden = (*model.exclude_tools, *model.disabled_tools)
     return ToolFilter(include=include, exclude=(*model.tools.exclude, *map(glob.escape, hidden)))
-
-
-def _is_enabled(given: Mapping[str, object]) -> bool:
-    return read_flag(given.get("enabled", True)) is not False and read_flag(given.get("disabled", False)) is not True
 
 
 _KEY = "[key]"  # pydantic's mark for an error in a key, not in its value

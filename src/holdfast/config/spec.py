@@ -428,7 +428,10 @@ def targets_of(config: Config) -> Targets:
     enabled = [server for server in servers if server.enabled]
     usable = [server for server in enabled if not _reason_left_out(server)]
     return Targets(
-        found=tuple(_target(server) for server in usable),
+        found=tuple(
+            Target(id=server.id, url=server.url, transport="sse" if server.transport == "sse" else "http")
+            for server in usable
+        ),
         left_out=MappingProxyType({server.id: _reason_left_out(server) for server in enabled if server not in usable}),
         notes=tuple(
             f"`{server.id}`: its `headers` are not passed to the gateway; the gateway forwards the client's headers"
@@ -436,10 +439,6 @@ def targets_of(config: Config) -> Targets:
             if server.headers
         ),
     )
-
-
-def _target(server: ServerSpec) -> Target:
-    return Target(id=server.id, url=server.url, transport="sse" if server.transport == "sse" else "http")
 
 
 def _reason_left_out(server: ServerSpec) -> str:

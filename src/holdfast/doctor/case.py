@@ -28,10 +28,10 @@ import anyio.abc
 
 from holdfast.auth import Logins, TokenStore
 from holdfast.config import ConfigReading, Definition, Document, KeyPath, ServerSpec, Settings, joined
-from holdfast.control import ControlClient, HubView, RunningHub, Server, find_hub, running_hubs
+from holdfast.control import URL_VARIABLE, ControlClient, HubView, RunningHub, Server, find_hub, running_hubs
 from holdfast.core import Redactor, command_line, is_loopback, mask_url
 from holdfast.doctor.report import Edit, Finding, LiveState, ask_for, open_at, shell
-from holdfast.errors import HoldfastError, NoHub
+from holdfast.errors import HoldfastError
 from holdfast.hub import DialLimit
 from holdfast.wire import INHERITED, Attempt, Dialer
 
@@ -141,14 +141,10 @@ ASKING_SECONDS = 3.0
 
 
 def hub_of(config: Path | None) -> RunningHub | None:
-    """The hub that serves this file, or the one that the environment names, or None."""
-    try:
-        named = find_hub(config=config)
-    except NoHub:
-        named = None
+    """The hub that the environment names, else the one that serves this file, or None."""
+    if os.environ.get(URL_VARIABLE):
+        return find_hub()
     path = str(config.absolute()) if config is not None else None
-    if named is not None and named not in running_hubs():
-        return named  # the environment names its address
     return next((hub for hub in running_hubs() if path is not None and hub.config == path), None)
 
 

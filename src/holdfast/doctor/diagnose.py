@@ -352,16 +352,9 @@ def wrong_endpoint(case: Case, endpoint: Endpoint, why: str) -> Finding:
     then = " (it asks for credentials there)" if endpoint.asks_for_credentials else ""
     if endpoint.transport == case.spec.transport:
         return finding("HF-PATH", f"{why}; an MCP endpoint answers at {path}{then}", "write this address", edits=edits)
-    if endpoint.transport == "sse":
-        return finding(
-            "HF-TYPE-SSE", f"{why}; it is an SSE server, at {path}{then}", "write this type and address", edits=edits
-        )
-    return finding(
-        "HF-TYPE-HTTP",
-        f"{why}; it is a streamable HTTP server, at {path}{then}",
-        "write this type and address",
-        edits=edits,
-    )
+    is_sse = endpoint.transport == "sse"
+    words = f"{why}; it is {'an SSE' if is_sse else 'a streamable HTTP'} server, at {path}{then}"
+    return finding("HF-TYPE-SSE" if is_sse else "HF-TYPE-HTTP", words, "write this type and address", edits=edits)
 
 
 def no_endpoint(case: Case, why: str) -> Finding:
