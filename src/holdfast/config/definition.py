@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, NamedTuple, get_args
+from typing import Final, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
@@ -180,15 +180,6 @@ def expansion_at(path: KeyPath, context: ReadContext) -> Expansion:
     return Expansion(path, context.document, context.environ, known)
 
 
-class _DefinitionFault(NamedTuple):
-    """A problem of a definition, before its position in the file is known."""
-
-    inside: KeyPath
-    message: str
-    hint: str = ""
-    at_key: bool = False
-
-
 class _DefinitionReader:
     """Reads one definition."""
 
@@ -203,19 +194,19 @@ class _DefinitionReader:
         """Whether the definition uses the folder of its client."""
 
     def read(self, raw: object) -> Definition:
-        self._add(_id_faults(self._id))
+        self._problems += _id_faults(self._id, self)
         if not isinstance(raw, dict):
             hint = 'write {"command": "…"} or {"url": "…"}'
-            self._add([_DefinitionFault((), f"the server must be an object, not {kind_of(raw)}", hint)])
+            self._problems.append(self.fault((), f"the server must be an object, not {kind_of(raw)}", hint))
             return self._definition(self._bad({}), {})
         self._follows_folder = self._context.is_own_file and "${workspaceFolder" in repr(raw)
         given = self._relevant(raw)
         if not self._context.is_connection:
             given = self._found.expand(given)
             self._problems += self._found.problems
-        self._add(_contradictions(given))
-        self._add(self._command_faults(given))
-        self._add(self._env_file_faults(given))
+        self._problems += _contradictions(given, self)
+        self._problems += self._command_faults(given)
+        self._problems += self._env_file_faults(given)
         model = self._validate(given)
         return self._definition(self._bad(given) if model is None or self._problems else self._spec(model), given)
 
@@ -238,11 +229,9 @@ class _DefinitionReader:
             env_file=self._env_file,
         )
 
-    def _add(self, faults: Iterable[_DefinitionFault]) -> None:
-        for fault in faults:
-            path = (*self._path, *fault.inside)
-            problem = self._context.document.problem(path, fault.message, hint=fault.hint, at_key=fault.at_key)
-            self._problems.append(problem)
+    def fault(self, inside: KeyPath, message: str, hint: str = "", *, at_key: bool = False) -> Problem:
+        """A problem with the value (or the key) that is ``inside`` the definition."""
+        return self._context.document.problem((*self._path, *inside), message, hint=hint, at_key=at_key)
 
     # The keys as written
 
@@ -277,41 +266,41 @@ class _DefinitionReader:
         broken = self._found.broken((*self._path, key))
         return value if isinstance(value, str) and not broken and "\0" not in value else ""
 
-    def _command_faults(self, given: Mapping[str, object]) -> Iterator[_DefinitionFault]:
+    def _command_faults(self, given: Mapping[str, object]) -> Iterator[Problem]:
         command = self._command(self._text(given, "command"))
         if not any(c.isspace() for c in command.strip()):
             return
         found = shutil.which(command, path=self._context.environ.get("PATH"))
         if not found and not os.path.exists(command):  # noqa: PTH110 - never raises
             hint = 'split it: the first word is the "command", each further one a text in the list "args"'
-            yield _DefinitionFault(("command",), "`command` is a whole command line, and no such file exists", hint)
+            yield self.fault(("command",), "`command` is a whole command line, and no such file exists", hint)
 
-    def _env_file_faults(self, given: Mapping[str, object]) -> Iterator[_DefinitionFault]:
+    def _env_file_faults(self, given: Mapping[str, object]) -> Iterator[Problem]:
         """Read the ``envFile``; what is wrong with it."""
         written, key = self._text(given, "envFile"), ("envFile",)
         if not written:
             return
         if self._context.is_foreign:
-            yield _DefinitionFault(key, "`envFile` is not read for a document from another machine", "use `env`")
+            yield self.fault(key, "`envFile` is not read for a document from another machine", "use `env`")
             return
         try:
             self._env_file = read_env_file(self._resolve(written))
         except OSError as error:
             why = error.strerror or type(error).__name__
             where = f"a relative path starts from {self._context.folder or 'the working folder'}"
-            yield _DefinitionFault(key, f"`envFile` cannot be read: {why}", where)
+            yield self.fault(key, f"`envFile` cannot be read: {why}", where)
             return
         except UnicodeDecodeError:
-            yield _DefinitionFault(key, "`envFile` is not UTF-8 text", "save that file as UTF-8")
+            yield self.fault(key, "`envFile` is not UTF-8 text", "save that file as UTF-8")
             return
         except ValueError as error:
-            yield _DefinitionFault(key, f"`envFile` cannot be used: {error}", "is it the right file?")
+            yield self.fault(key, f"`envFile` cannot be used: {error}", "is it the right file?")
             return
-        self._problems += self._env_file.problems
+        yield from self._env_file.problems
         # A variable that changes what runs is refused where its user was never asked about it (SEC-8).
         for name in filter(steers, self._env_file.values) if self._context.trusted_by_content else ():
             message = f"`envFile` sets {name}, which changes what runs, and trust does not cover that file"
-            yield _DefinitionFault(key, message, "write it into `env`, or name this configuration with --config")
+            yield self.fault(key, message, "write it into `env`, or name this configuration with --config")
 
     def _resolve(self, written: str) -> Path:
         if not self._context.is_connection and (written == "~" or written.startswith("~/")):
@@ -364,69 +353,65 @@ class _DefinitionReader:
         )
 
 
-def _id_faults(server_id: str) -> Iterator[_DefinitionFault]:
+def _id_faults(server_id: str, reader: _DefinitionReader) -> Iterator[Problem]:
     if not server_id.strip():
-        yield _DefinitionFault(
-            (), "the server has no name", "write the name as the key before its definition", at_key=True
-        )
+        yield reader.fault((), "the server has no name", "write the name as the key before its definition", at_key=True)
     elif not server_id.isprintable():
-        yield _DefinitionFault(
-            (), "the server's name contains a control character", "use letters and digits", at_key=True
-        )
+        yield reader.fault((), "the server's name contains a control character", "use letters and digits", at_key=True)
 
 
-def _contradictions(given: Mapping[str, object]) -> Iterator[_DefinitionFault]:
+def _contradictions(given: Mapping[str, object], reader: _DefinitionReader) -> Iterator[Problem]:
     """Keys that cannot hold at the same time."""
-    yield from _transport_faults(given, [key for key in _URL_KEYS if key in given])
-    yield from _disagreement(given, _TYPE_KEYS, "the transport is given twice, with different values")
-    yield from _disagreement(given, _URL_KEYS, "the address is given twice, with different values")
+    yield from _transport_faults(given, reader)
+    yield from _disagreement(given, reader, _TYPE_KEYS, "the transport is given twice, with different values")
+    yield from _disagreement(given, reader, _URL_KEYS, "the address is given twice, with different values")
     if "enabled" in given and "disabled" in given and read_flag(given["enabled"]) == read_flag(given["disabled"]):
-        yield _DefinitionFault(("disabled",), "`enabled` and `disabled` contradict each other", "keep one", at_key=True)
-    yield from _identity_faults(given)
+        yield reader.fault(("disabled",), "`enabled` and `disabled` contradict each other", "keep one", at_key=True)
+    yield from _identity_faults(given, reader)
     if given.get("sharing") == "per-user":
-        yield from _per_user_faults(given)
+        yield from _per_user_faults(given, reader)
     elif "credentials" in given:
         hint = 'add "sharing": "per-user", or remove it: a server that its users share has one login, of the hub'
-        yield _DefinitionFault(("credentials",), "`credentials` are for a server that is `per-user`", hint, at_key=True)
-    yield from _credential_faults(given)
+        yield reader.fault(("credentials",), "`credentials` are for a server that is `per-user`", hint, at_key=True)
+    yield from _credential_faults(given, reader)
     tools = given.get("tools")
     if "includeTools" in given and (isinstance(tools, list) or (isinstance(tools, dict) and "include" in tools)):
         message = "`includeTools` and `tools` both say which tools to show"
-        yield _DefinitionFault(("includeTools",), message, "keep `tools.include`", at_key=True)
+        yield reader.fault(("includeTools",), message, "keep `tools.include`", at_key=True)
 
 
-def _identity_faults(given: Mapping[str, object]) -> Iterator[_DefinitionFault]:
+def _identity_faults(given: Mapping[str, object], reader: _DefinitionReader) -> Iterator[Problem]:
     """A server that would not be told who calls must not seem to be."""
     identity = given.get("identity")
     if identity in (None, "none"):
         return
     if "command" in given:
         hint = "leave it out: a program on stdio has one user, and gets no headers"
-        yield _DefinitionFault(("identity",), "`identity` needs a server with a `url`", hint, at_key=True)
+        yield reader.fault(("identity",), "`identity` needs a server with a `url`", hint, at_key=True)
     elif "hub" in given:
         hint = "leave it out here: that hub learns who calls, and its own definition of the server can say `identity`"
-        yield _DefinitionFault(("identity",), "`identity` has no effect beside `hub`", hint, at_key=True)
+        yield reader.fault(("identity",), "`identity` has no effect beside `hub`", hint, at_key=True)
     written = given.get("headers")
     ours = {name.lower() for name in IDENTITY_HEADERS.values()}
     for name in [name for name in written if str(name).lower() in ours] if isinstance(written, dict) else []:
         hint = "remove it from `headers`: the hub writes it for each request"
-        yield _DefinitionFault(("headers", str(name)), f"`identity` writes the header `{name}`", hint, at_key=True)
+        yield reader.fault(("headers", str(name)), f"`identity` writes the header `{name}`", hint, at_key=True)
 
 
-def _per_user_faults(given: Mapping[str, object]) -> Iterator[_DefinitionFault]:
+def _per_user_faults(given: Mapping[str, object], reader: _DefinitionReader) -> Iterator[Problem]:
     """What cannot be said of a server where each user acts as herself."""
     headers = given.get("headers")
     for name in headers if isinstance(headers, Mapping) else ():
         if str(name).lower() == "authorization":
             message = "a server that is `per-user` has an `Authorization` header, which would be the same for all users"
-            yield _DefinitionFault(("headers", str(name)), message, "remove the header: each user logs in", at_key=True)
+            yield reader.fault(("headers", str(name)), message, "remove the header: each user logs in", at_key=True)
     for key, value in (("hub", None), ("scope", "project")):
         if key in given and value in (None, given[key]):
             message = f"`per-user` does not go together with `{key}`"
-            yield _DefinitionFault(("sharing",), message, f"remove `{key}`, or let its users share the server")
+            yield reader.fault(("sharing",), message, f"remove `{key}`, or let its users share the server")
 
 
-def _credential_faults(given: Mapping[str, object]) -> Iterator[_DefinitionFault]:
+def _credential_faults(given: Mapping[str, object], reader: _DefinitionReader) -> Iterator[Problem]:
     """A user's credential leaves the hub only over TLS, or within this machine."""
     ladder = given.get("credentials")
     for rung in ("assertion", "exchange"):
@@ -437,11 +422,11 @@ def _credential_faults(given: Mapping[str, object]) -> Iterator[_DefinitionFault
         if isinstance(url, str) and _is_plain_http(url) and not read_flag(given.get("allowPlainHttp", False)):
             message = f"`credentials.{rung}.tokenUrl` is an unencrypted address: users' tokens would be sent there"
             hint = 'use https, or set `"allowPlainHttp": true` for this server if the network is trusted'
-            yield _DefinitionFault(("credentials", rung, "tokenUrl"), message, hint)
+            yield reader.fault(("credentials", rung, "tokenUrl"), message, hint)
         if service.get("form") == "on-behalf-of" and not service.get("scope"):
             message = "`credentials.exchange` lacks `scope`, which the form `on-behalf-of` needs"
             hint = 'write the scope of the server there, as in "api://tracker/.default"'
-            yield _DefinitionFault(("credentials", rung), message, hint)
+            yield reader.fault(("credentials", rung), message, hint)
 
 
 def _is_plain_http(url: str) -> bool:
@@ -453,34 +438,35 @@ def _is_plain_http(url: str) -> bool:
         return False
 
 
-def _transport_faults(given: Mapping[str, object], urls: list[str]) -> Iterator[_DefinitionFault]:
+def _transport_faults(given: Mapping[str, object], reader: _DefinitionReader) -> Iterator[Problem]:
+    urls = [key for key in _URL_KEYS if key in given]
     declared = next((read_transport(given[key]) for key in _TYPE_KEYS if key in given), None)
     type_key = next((key for key in _TYPE_KEYS if key in given), "type")
     if "hub" in given:
         for key in [key for key in ("command", *urls, *_TYPE_KEYS) if key in given][:1]:
             hint = "keep `hub` for a server that another hub runs"
-            yield _DefinitionFault((key,), f"the server has both `hub` and `{key}`", hint, at_key=True)
+            yield reader.fault((key,), f"the server has both `hub` and `{key}`", hint, at_key=True)
     elif "command" in given and urls:
         hint = "keep `command` for a program that is started here, the URL for a server that already runs"
-        yield _DefinitionFault((urls[0],), f"the server has both `command` and `{urls[0]}`", hint, at_key=True)
+        yield reader.fault((urls[0],), f"the server has both `command` and `{urls[0]}`", hint, at_key=True)
     elif "command" not in given and not urls:
         hint = 'give "command" for a program that is started here, or "url" for a server that already runs'
-        yield _DefinitionFault((), "the server has neither `command` nor `url`", hint)
+        yield reader.fault((), "the server has neither `command` nor `url`", hint)
     elif declared == "stdio" and urls:
         hint = 'write "type": "http" (or "sse"), or give a "command"'
-        yield _DefinitionFault(
-            (type_key,), f"the transport is stdio, but there is a `{urls[0]}` and no `command`", hint
-        )
+        yield reader.fault((type_key,), f"the transport is stdio, but there is a `{urls[0]}` and no `command`", hint)
     elif declared in ("http", "sse") and not urls:
         hint = 'write "type": "stdio", or give a "url"'
-        yield _DefinitionFault((type_key,), f"the transport is {declared}, but there is a `command` and no `url`", hint)
+        yield reader.fault((type_key,), f"the transport is {declared}, but there is a `command` and no `url`", hint)
 
 
-def _disagreement(given: Mapping[str, object], keys: tuple[str, ...], message: str) -> Iterator[_DefinitionFault]:
+def _disagreement(
+    given: Mapping[str, object], reader: _DefinitionReader, keys: tuple[str, ...], message: str
+) -> Iterator[Problem]:
     there = [key for key in keys if key in given]
     meant = {str(read_transport(given[key]) or given[key]) for key in there}
     if len(meant) > 1:
-        yield _DefinitionFault((there[1],), message, f"keep `{there[0]}` or `{there[1]}`", at_key=True)
+        yield reader.fault((there[1],), message, f"keep `{there[0]}` or `{there[1]}`", at_key=True)
 
 
 def _client_secrets(oauth: OAuthSettings, credentials: CredentialLadder) -> list[str]:
