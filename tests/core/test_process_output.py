@@ -342,12 +342,11 @@ def test_a_withdrawal_that_broke_nothing_is_no_need_and_one_without_a_reason_giv
 
 
 def test_a_warning_about_a_certificate_is_no_need_and_an_error_names_its_host() -> None:
-    need = need_of(
-        "error: request to https://pypi.example:8443/simple failed\n  cause: invalid peer certificate: UnknownIssuer"
-    )
+    said = "error: request to https://pypi.example:8443/simple failed\n  cause: invalid peer certificate: UnknownIssuer"
+    need = need_of(said)
     assert need is not None
     assert (need.kind, need.names) == ("certificate", ("pypi.example:8443",))
-    assert need.line == "invalid peer certificate: UnknownIssuer"
+    assert telling_line(said) == "invalid peer certificate: UnknownIssuer"
     warned = need_of("npm warn request to https://x.example failed, reason: self-signed certificate")
     assert warned is None or warned.kind != "certificate"
 

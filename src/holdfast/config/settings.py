@@ -141,7 +141,8 @@ class CallPolicy:
         policy = self if own is None else replace(self, timeout=own, hard_timeout=max(self.hard_timeout, own))
         if not server.hub:
             return policy
-        ready = max(policy.ready_timeout, STDIO_PROCESS_SECONDS) if server.in_stdio_process else policy.ready_timeout
+        # A command that a hub has is one of the stdio servers that a process runs for all workers (``behind``).
+        ready = max(policy.ready_timeout, STDIO_PROCESS_SECONDS) if server.command else policy.ready_timeout
         # The hub that has the server ends its call first, and says why.
         timeout, hard_timeout = policy.timeout + HUB_SECONDS, policy.hard_timeout + HUB_SECONDS
         return replace(policy, timeout=timeout, hard_timeout=hard_timeout, ready_timeout=ready)

@@ -361,11 +361,6 @@ class ServerSpec:
         """Its name in the configuration."""
         return self.configured_as or self.id
 
-    @property
-    def in_stdio_process(self) -> bool:
-        """Whether it is one of the stdio servers that a process of their own runs for all workers (``behind``)."""
-        return bool(self.hub and self.command)
-
     def behind(self, address: str) -> ServerSpec:
         """The same server, where the hub at this address has it: what this hub shows of it stays as it is."""
         return ServerSpec(

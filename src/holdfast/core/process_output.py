@@ -67,8 +67,6 @@ class Need(NamedTuple):
     """Variables, or the package, module, image, runtime, address, port, folder of npx, or host with the certificate."""
     version: str = ""
     """The version of the runtime or of the package, if it is known."""
-    line: str = ""
-    """The line that says so."""
     others: tuple[str, ...] = ()
     """What would do instead: other variables, the executables that a package has, the package that replaces it."""
     why: str = ""
@@ -186,7 +184,7 @@ def _needs(
     if names and not good:
         return _Said(said)
     instead = tuple(name for name in others if _IS_NAME.match(name))
-    return _Said(said, Need(kind, good, version, said, instead, **more))
+    return _Said(said, Need(kind, good, version, instead, **more))
 
 
 _IS_NAME = re.compile(r"[@\w./\[]")
@@ -602,7 +600,7 @@ def _argument(lines: Sequence[str]) -> _Said | None:
             plain = [name[1] for one in re.split(r", ?| and ", said) if (name := _AN_ARGUMENT.fullmatch(one.strip()))]
             names = list(dict.fromkeys(_AN_OPTION.findall(said) or plain))
             if names:
-                return _Said(_clean(line), Need("argument", tuple(names[:MOST_VARIABLES]), line=_clean(line)))
+                return _Said(_clean(line), Need("argument", tuple(names[:MOST_VARIABLES])))
     return None
 
 

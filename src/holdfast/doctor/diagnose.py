@@ -71,7 +71,7 @@ from holdfast.core import (
     wants_password,
 )
 from holdfast.doctor import network_faults as network, process_exits
-from holdfast.doctor.case import SAME_ENVIRONMENT, Case, Probe, Route, open_definition, probe
+from holdfast.doctor.case import SAME_ENVIRONMENT, Case, Route, open_definition, probe
 from holdfast.doctor.network_faults import speaks_tls
 from holdfast.doctor.report import Edit, Finding, as_told, ask_for, finding, shell
 from holdfast.errors import LoginFailed
@@ -335,7 +335,8 @@ async def find_endpoint(case: Case) -> Endpoint | None:
     async def ask(number: int, endpoint: Endpoint) -> None:
         spec = replace(case.spec, url=endpoint.url, transport=endpoint.transport)
         seen = await probe(spec, case.redactor, deadline).run(case.tools.dialer, case.tools.dials)
-        if seen.version or _asks_for_credentials(seen):
+        asks = isinstance(seen.evidence, HttpStatus) and seen.evidence.status == 401
+        if seen.version or asks:
             found[number] = replace(endpoint, asks_for_credentials=not seen.version)
 
     async with anyio.create_task_group() as tasks:
@@ -387,10 +388,6 @@ def _usual_endpoints(spec: ServerSpec) -> Iterator[Endpoint]:
     for there, transport in dict.fromkeys(wanted):
         if (there, transport) != (path, spec.transport):
             yield Endpoint(url=parts._replace(path=there).geturl(), transport=cast("Transport", transport))
-
-
-def _asks_for_credentials(seen: Probe) -> bool:
-    return isinstance(seen.evidence, HttpStatus) and seen.evidence.status == 401
 
 
 _DESCRIPTION = re.compile(r'error_description="([^"]*)"')
