@@ -84,12 +84,7 @@ def undo_last_edit(file: Path, *, as_json: bool) -> None:
         if backup is None:
             continue
         now, names = holdfast.config.ClientFile.read(file), backup.moved
-        old = holdfast.config.ClientFile(file, backup.before).servers(group)
-        after = backup.before
-        if not backup.is_untouched(now.text):
-            gone = [name for name in names if name not in old]
-            after = now.edited(group, without=gone, with_={name: old[name] for name in names if name in old})
-        backups.restore(backup, after)
+        backups.restore(backup, backup.before if backup.is_untouched(now.text) else now.put_back(backup, names))
         if as_json:
             print_json({"file": str(file), "undone": list(names)})
         else:

@@ -24,7 +24,7 @@ import holdfast.serve
 from holdfast.cli.command_options import AsJson
 from holdfast.cli.output import data_console, print_json, print_line, print_note, side_console
 from holdfast.core import INVISIBLE, MASK, Redactor, mask_url
-from holdfast.errors import HoldfastError, UntrustedConfig
+from holdfast.errors import UntrustedConfig
 
 if TYPE_CHECKING:
     from holdfast.config import Config, TrustStore
@@ -54,13 +54,14 @@ def trust(
         file if file is not None else holdfast.config.find_config(None, environ=os.environ, cwd=Path.cwd())
     ).absolute()
     if remove:
-        done = _written(store, lambda: store.forget(path))
+        done = store.forget(path)
     else:
         data = holdfast.config.read_config(path, found=True)
         holdfast.config.parse_config(data, file=path, environ={})
         if not as_json:
             _show(data_console(), path, data)
-        done = _written(store, lambda: store.trust(path, data)) is None
+        store.trust(path, data)
+        done = True
     if as_json:
         print_json({"file": str(path), "trusted": not remove, "changed": bool(done)})
     elif remove:
@@ -89,20 +90,8 @@ def with_trust(read: Callable[[], _T]) -> _T:
         _show(side_console(), exc.file, exc.data)
         if not typer.confirm("Trust this file?", err=True):
             raise
-        store = holdfast.config.TrustStore(os.environ)
-        file, data = exc.file, exc.data
-        _written(store, lambda: store.trust(file, data))
+        holdfast.config.TrustStore(os.environ).trust(exc.file, exc.data)
     return read()
-
-
-def _written(store: TrustStore, change: Callable[[], _T]) -> _T:
-    try:
-        return change()
-    except OSError as exc:
-        why = exc.strerror or type(exc).__name__
-        raise HoldfastError(
-            f"{store.file} cannot be written: {why}", hint=f"check the permissions of {store.file.parent}"
-        ) from exc
 
 
 def _show(console: Console, file: Path, data: bytes) -> None:

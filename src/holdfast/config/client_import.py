@@ -563,5 +563,6 @@ def _undoing(client: KnownClient, backup: Backup) -> UndoPlan:
     now = ClientFile.read(place.file) if place.file.exists() else None
     if now is None or backup.is_untouched(now.text):
         return UndoPlan(client=client, backup=backup, after=backup.before, exact=True)
-    after = now.put_back(place.path, ClientFile(place.file, backup.before), backup.moved, hub=HUB)
+    here = now.servers(place.path)  # a server that its user wrote again since stays as it is now
+    after = now.put_back(backup, [HUB, *(name for name in backup.moved if name not in here)])
     return UndoPlan(client=client, backup=backup, after=after, exact=False)

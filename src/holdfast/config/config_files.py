@@ -14,7 +14,7 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -176,18 +176,26 @@ class TrustStore:
             return {}
 
     def trust(self, file: Path, data: bytes) -> None:
-        """Trust this content at this path; raises ``OSError``."""
+        """Trust this content at this path."""
         entry = {"sha256": _hash(data), "at": datetime.now(UTC).isoformat(timespec="seconds")}
         self._change(lambda files: files.update({_key(file): entry}))
 
     def forget(self, file: Path) -> bool:
-        """Trust this path no longer; False if it was not trusted. Raises ``OSError``."""
+        """Trust this path no longer; False if it was not trusted."""
         known = _key(file) in self.files()
         if known:
             self._change(lambda files: files.pop(_key(file), None))
         return known
 
-    def _change(self, change: Any) -> None:
+    def _change(self, change: Callable[[dict[str, Any]], object]) -> None:
+        try:
+            self._rewrite(change)
+        except OSError as exc:
+            why = exc.strerror or type(exc).__name__
+            hint = f"check the permissions of {self.file.parent}"
+            raise HoldfastError(f"{self.file} cannot be written: {why}", hint=hint) from exc
+
+    def _rewrite(self, change: Callable[[dict[str, Any]], object]) -> None:
         private_folder(self.file.parent)
         with locked(self.file.with_suffix(".lock")):
             document: dict[str, Any] = {"version": VERSION, "files": {}}
@@ -232,12 +240,9 @@ def rewrite_config(file: Path, text: str, *, environ: Mapping[str, str]) -> None
     try:
         # What was written, and not what is there now: another program may have replaced it meanwhile.
         store.trust(file, text.encode("utf-8"))
-    except OSError as exc:
-        why = exc.strerror or type(exc).__name__
-        raise HoldfastError(
-            f"{file} was written, but {store.file} cannot be: {why}",
-            hint=f"trust it again: {command_line('trust', str(file))}",
-        ) from exc
+    except HoldfastError as exc:
+        again = f"trust it again: {command_line('trust', str(file))}"
+        raise HoldfastError(f"{file} was written, but {exc.message}", hint=again) from exc
 
 
 def servers_in(data: bytes) -> tuple[tuple[str, Mapping[str, Any]], ...]:

@@ -112,13 +112,12 @@ class ClientFile:
         self._check(text, path, expected)
         return text
 
-    def put_back(self, path: tuple[str, ...], before: ClientFile, names: Iterable[str], *, hub: str) -> str:
-        """The text with some servers restored from ``before``, and without the hub."""
-        old, here = before.servers(path), self.servers(path)
-        back = {name: old[name] for name in names if name in old and name not in here}
-        if hub in old:
-            back[hub] = old[hub]
-        return self.edited(path, without=[hub], with_=back)
+    def put_back(self, backup: Backup, names: Iterable[str]) -> str:
+        """The text with these servers as they were before an edit; what else changed since stays."""
+        path = backup.place.path
+        old = ClientFile(self.file, backup.before).servers(path)
+        back = {name: old[name] for name in names if name in old}
+        return self.edited(path, without=[name for name in names if name not in old], with_=back)
 
     def _edit(self, path: tuple[str, ...], without: Iterable[str], with_: Mapping[str, object]) -> str:
         remove: Callable[[str, tuple[str, ...], str], str] = remove_member
@@ -243,10 +242,13 @@ class Backups:
         write_whole(kept_in, json.dumps(value, indent=2, ensure_ascii=False))
         return kept_in
 
+    def of(self, client: str) -> Iterator[Backup]:
+        """The backups of one client, the newest first."""
+        return map(_read, self._files(client))
+
     def latest(self, client: str, place: ClientLocation) -> Backup | None:
         """The newest backup of a location."""
-        found = (_read(file) for file in self._files(client))
-        return next((backup for backup in found if backup.place == place), None)
+        return next((backup for backup in self.of(client) if backup.place == place), None)
 
     def restore(self, backup: Backup, text: str) -> None:
         """Write the file as it is to be after the edit is undone, then delete the backup."""
