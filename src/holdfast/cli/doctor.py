@@ -7,15 +7,14 @@ import shlex
 import ssl
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import anyio
 import typer
-from rich.console import Console
 from rich.text import Text
 
 import holdfast.config
@@ -118,7 +117,7 @@ def _hub_tls(file: Path | None) -> HubTls | None:
             return None
 
     def context() -> ssl.SSLContext:
-        from holdfast.identity import FleetIdentity  # noqa: PLC0415 - as above
+        from holdfast.identity import FleetIdentity  # noqa: PLC0415 - slow to import, and for hubs behind this one
 
         keys = holdfast.front.SessionKeys.find(file=file)
         return FleetIdentity(lambda: keys.ring, "doctor").client()
@@ -218,194 +217,185 @@ WIDEST = 100
 """Longer lines are hard to read, even on a wide terminal."""
 
 _ORDER: tuple[Health, ...] = ("healthy", "disabled", "warned", "failed")
-_LABELS: dict[Health, tuple[str, str]] = {
+_LABELS: dict[Health | Severity, tuple[str, str]] = {
     "healthy": ("ok", "green"),
     "disabled": ("off", "dim"),
+    "note": ("note", "green"),
     "warned": ("warning", "yellow"),
+    "warning": ("warning", "yellow"),
     "failed": ("FAILED", "bold red"),
+    "error": ("FAILED", "bold red"),
 }
 _ACTIONS = {"replace": "replace the value by", "insert": "insert after the {", "rename": "replace the key by"}
 MOST_ALIKE = 3
 """How many edits or commands are shown of those that differ only by the server."""
 
 _COLOURS: dict[Severity, str] = {"error": "red", "warning": "yellow", "note": "cyan"}
-_LABEL_WIDTH = 9
 
 
 def print_report(report: Report) -> None:
     """Print the whole report on stdout."""
-    page = _Page(data_console(), holdfast.doctor.own_findings(report.servers))
-    page.heading(report)
+    own = holdfast.doctor.own_findings(report.servers)
+    _print_heading(report)
     width = max((len(server.id) for server in report.servers), default=0)
     ranked = sorted(report.servers, key=lambda server: _ORDER.index(server.health))
     for server in (one for one in ranked if one.health in ("healthy", "disabled")):
-        page.line_of(server, width)
-    page.file_findings(report)
+        _print_wrapped(Text.assemble(_label(server.health), f"{server.id:<{width}}  "), _in_short(server))
+        _print_findings(own[server.id])
+    _print_file_findings(report)
     for server in (one for one in ranked if one.health in ("warned", "failed")):
-        page.block_of(server)
+        _print_server(server, own[server.id])
     for cause in reversed(report.causes):
-        page.cause(cause)
-    page.repairs(report)
-    page.summary(report)
+        _print_cause(cause)
+    for repaired in report.repairs:
+        _print()
+        done = "done" if repaired.done else "not done"
+        _print_wrapped("", f"--fix, {done}: {repaired.words} ({repaired.code})")
+    _print_summary(report)
 
 
 def print_code(code: Code) -> None:
     """Print the explanation of a code."""
-    page = _Page(data_console(), {})
-    page.say(Text.assemble((code.id, "bold"), (f"  {code.severity}", _COLOURS[code.severity])))
-    page.wrapped(f"{code.means}.", indent=2)
-    page.wrapped(f"Cause: {code.cause}", indent=2, hang=7)
-    page.wrapped(f"Cure:  {code.cure}", indent=2, hang=7)
+    _print(Text.assemble((code.id, "bold"), (f"  {code.severity}", _COLOURS[code.severity])))
+    _print_wrapped("  ", f"{code.means}.")
+    _print_wrapped("  Cause: ", code.cause)
+    _print_wrapped("  Cure:  ", code.cure)
 
 
-class _Page:
-    """Prints the parts of a report line by line."""
+# Parts of the report
 
-    def __init__(self, console: Console, own: Mapping[str, tuple[Finding, ...]]) -> None:
-        self._console = console
-        self._own = own
-        self._width = min(console.width, WIDEST)
 
-    # Parts of the report
+def _print_heading(report: Report) -> None:
+    if report.file is None:
+        _print("No configuration was found, so there is nothing to check. These places were searched:")
+        for path in report.searched:
+            _print(f"  {path}")
+        for path in report.served:
+            command = command_line("doctor", "--config", path)
+            _print(f"A running hub serves another file. To check that one: `{command}`")
+        _print(f"`{command_line('import')}` lists the servers of your other MCP clients.")
+        return
+    _print(f"Configuration: {report.file}")
+    if report.hub is not None:
+        _print(f"Running hub:   {report.hub.url}, pid {report.hub.pid}, version {report.hub.version}")
+    _print()
 
-    def heading(self, report: Report) -> None:
-        if report.file is None:
-            self.say("No configuration was found, so there is nothing to check. These places were searched:")
-            for path in report.searched:
-                self.say(f"  {path}")
-            for path in report.served:
-                command = command_line("doctor", "--config", path)
-                self.say(f"A running hub serves another file. To check that one: `{command}`")
-            self.say(f"`{command_line('import')}` lists the servers of your other MCP clients.")
-            return
-        self.say(f"Configuration: {report.file}")
-        if report.hub is not None:
-            self.say(f"Running hub:   {report.hub.url}, pid {report.hub.pid}, version {report.hub.version}")
-        self.say("")
 
-    def line_of(self, server: ServerReport, width: int) -> None:
-        """One line for a server that works, and its notes below it."""
-        label, colour = _LABELS[server.health]
-        lead = f"{label:<{_LABEL_WIDTH}}{server.id:<{width}}  "
-        self.wrapped(lead + _in_short(server), indent=0, hang=len(lead), lead=(len(label), colour))
-        self.findings(self._own[server.id])
+def _label(of: Health | Severity) -> tuple[str, str]:
+    word, colour = _LABELS[of]
+    return f"{word:<9}", colour
 
-    def block_of(self, server: ServerReport) -> None:
-        """All details of a server that needs attention, but for those that it shares with others."""
-        own = self._own[server.id]
-        if not own and server.health == "failed":
-            return
-        label, colour = _LABELS[server.health]
-        self.say("")
-        line = Text.assemble((f"{label:<{_LABEL_WIDTH}}", colour), (server.id, "bold"), (f"  {server.target}", "dim"))
-        line.rstrip()
-        line.truncate(self._width, overflow="ellipsis")
-        self.say(line)
-        if server.health == "warned":
-            self.wrapped(_in_short(server), indent=2)
-        self.findings(own)
-        if server.hub is not None:
-            self.wrapped(f"hub: {_hub_words(server)}", indent=2)
 
-    def cause(self, cause: SharedCause) -> None:
-        """A cause that several servers share, once."""
-        severe = {"error": "failed", "warning": "warned", "note": "healthy"}[cause.severity]
-        label, colour = _LABELS[cast("Health", severe)]
-        self.say("")
-        lead = f"{label if cause.severity != 'note' else 'note':<{_LABEL_WIDTH}}"
-        words = f"{lead}{len(cause.servers)} servers with the same finding: {', '.join(cause.servers)}"
-        self.wrapped(words, indent=0, hang=_LABEL_WIDTH, lead=(len(label), colour))
-        self._finding(cause, most=MOST_ALIKE)
+def _print_server(server: ServerReport, own: tuple[Finding, ...]) -> None:
+    """All details of a server that needs attention, but for those that it shares with others."""
+    if not own and server.health == "failed":
+        return
+    _print()
+    line = Text.assemble(_label(server.health), (server.id, "bold"), (f"  {server.target}", "dim"))
+    line.rstrip()
+    line.truncate(_width(), overflow="ellipsis")
+    _print(line)
+    if server.health == "warned":
+        _print_wrapped("  ", _in_short(server))
+    _print_findings(own)
+    if server.hub is not None:
+        _print_wrapped("  ", f"hub: {_hub_words(server)}")
 
-    def file_findings(self, report: Report) -> None:
-        """The findings that concern no single server, under a heading of their own."""
-        found = [one for result in report.checks for one in result.findings]
-        if found and report.servers:
-            severe = any(one.severity == "error" for one in found)
-            label, colour = _LABELS["failed" if severe else "warned"]
-            self.say("")
-            heading = ("files", "bold"), ("  no single server", "dim")
-            self.say(Text.assemble((f"{label:<{_LABEL_WIDTH}}", colour), *heading))
-        self.findings(found)
 
-    def findings(self, findings: Iterable[Finding]) -> None:
-        for found in findings:
-            self._finding(found)
+def _print_cause(cause: SharedCause) -> None:
+    """A cause that several servers share, once."""
+    _print()
+    words = f"{len(cause.servers)} servers with the same finding: {', '.join(cause.servers)}"
+    _print_wrapped(Text.assemble(_label(cause.severity)), words)
+    _print_finding(cause, most=MOST_ALIKE)
 
-    def repairs(self, report: Report) -> None:
-        for repaired in report.repairs:
-            self.say("")
-            done = "done" if repaired.done else "not done"
-            self.wrapped(f"--fix, {done}: {repaired.words} ({repaired.code})", indent=0)
 
-    def summary(self, report: Report) -> None:
-        if report.file is None:
-            return
-        if report.servers or not report.ok:
-            self.say("")
-        if not report.servers:
-            self.say("the configuration has no servers" if report.ok else "no server was checked: fix this first")
-            return
-        unjudged = [one.id for one in report.servers if any(found.code == "HF-CROWDED" for found in one.findings)]
-        well = report.count("healthy") + report.count("warned") - len(unjudged)
-        total = len(report.servers) - report.count("disabled")
-        failed = [server.id for server in report.servers if server.health == "failed"]
-        words = f"{well} of {total} servers work" if total != 1 else "it works" if well else "it does not work"
-        if failed:
-            words += f"; failed: {', '.join(failed)}"
-        if unjudged:
-            words += f"; not judged: {', '.join(unjudged)}"
-        self.wrapped(words, indent=0, style="bold")
-        if failed:
-            first = next(one for server in report.servers for one in server.findings if one.severity == "error")
-            self.say(f"For more about a code: `{command_line('doctor', 'explain', first.code)}`")
+def _print_file_findings(report: Report) -> None:
+    """The findings that concern no single server, under a heading of their own."""
+    found = [one for result in report.checks for one in result.findings]
+    if found and report.servers:
+        severe = any(one.severity == "error" for one in found)
+        _print()
+        heading = ("files", "bold"), ("  no single server", "dim")
+        _print(Text.assemble(_label("failed" if severe else "warned"), *heading))
+    _print_findings(found)
 
-    # A finding
 
-    def _finding(self, found: Finding | SharedCause, *, most: int | None = None) -> None:
-        lead = f"{found.code}  "
-        self.wrapped(lead + found.words, indent=2, hang=2, lead=(len(lead), _COLOURS[found.severity]))
-        for line in found.detail.splitlines():
-            self.say(Text(f"    | {line}", style="dim"))
-        self.wrapped(f"fix: {found.remedy.text}", indent=4, hang=5)
-        edits = [one for one in found.remedy.edits if one.paste]
-        for edit in edits[:most]:
-            self.say(f"      in {edit.place}, {_ACTIONS[edit.action]}:")
-            self.say(Text(edit.paste, style="cyan"))
-        if most is not None and len(edits) > most:
-            self.say(
-                f"      and at {len(edits) - most} more places; `{command_line('doctor', '--fix')}` writes all of them"
-            )
-        for command in found.remedy.commands[:most]:
-            self.say(Text(f"      $ {command}", style="cyan"))
-        if most is not None and len(found.remedy.commands) > most:
-            self.say("      and the same for the others")
+def _print_findings(findings: Iterable[Finding]) -> None:
+    for found in findings:
+        _print_finding(found)
 
-    # Lines
 
-    def say(self, line: str | Text) -> None:
-        """Print a line without wrapping, so that it can be copied."""
-        text = Text(line) if isinstance(line, str) else line
-        text.plain = plain(text.plain)
-        self._console.print(text, soft_wrap=True)
+def _print_summary(report: Report) -> None:
+    if report.file is None:
+        return
+    if report.servers or not report.ok:
+        _print()
+    if not report.servers:
+        _print("the configuration has no servers" if report.ok else "no server was checked: fix this first")
+        return
+    unjudged = [one.id for one in report.servers if any(found.code == "HF-CROWDED" for found in one.findings)]
+    well = report.count("healthy") + report.count("warned") - len(unjudged)
+    total = len(report.servers) - report.count("disabled")
+    failed = [server.id for server in report.servers if server.health == "failed"]
+    words = f"{well} of {total} servers work" if total != 1 else "it works" if well else "it does not work"
+    if failed:
+        words += f"; failed: {', '.join(failed)}"
+    if unjudged:
+        words += f"; not judged: {', '.join(unjudged)}"
+    _print_wrapped("", words, style="bold")
+    if failed:
+        first = next(one for server in report.servers for one in server.findings if one.severity == "error")
+        _print(f"For more about a code: `{command_line('doctor', 'explain', first.code)}`")
 
-    def wrapped(
-        self, words: str, *, indent: int, hang: int = 0, style: str = "", lead: tuple[int, str] | None = None
-    ) -> None:
-        """Print text, wrapped to the width of the terminal."""
-        lines = textwrap.wrap(
-            words,
-            width=self._width,
-            initial_indent=" " * indent,
-            subsequent_indent=" " * (indent + hang),
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for number, line in enumerate(lines or [""]):
-            text = Text(line, style=style)
-            if lead is not None and number == 0:
-                text.stylize(lead[1], indent, indent + lead[0])
-            self.say(text)
+
+def _print_finding(found: Finding | SharedCause, *, most: int | None = None) -> None:
+    """A finding and its remedy; at most so many of the edits and commands that are alike."""
+    _print_wrapped(Text.assemble("  ", (f"{found.code}  ", _COLOURS[found.severity])), found.words, hang=4)
+    for line in found.detail.splitlines():
+        _print(Text(f"    | {line}", style="dim"))
+    _print_wrapped("    fix: ", found.remedy.text)
+    edits = [one for one in found.remedy.edits if one.paste]
+    for edit in edits[:most]:
+        _print(f"      in {edit.place}, {_ACTIONS[edit.action]}:")
+        _print(Text(edit.paste, style="cyan"))
+    if most is not None and len(edits) > most:
+        _print(f"      and at {len(edits) - most} more places; `{command_line('doctor', '--fix')}` writes all of them")
+    for command in found.remedy.commands[:most]:
+        _print(Text(f"      $ {command}", style="cyan"))
+    if most is not None and len(found.remedy.commands) > most:
+        _print("      and the same for the others")
+
+
+# Lines
+
+
+def _width() -> int:
+    return min(data_console().width, WIDEST)
+
+
+def _print(line: str | Text = "") -> None:
+    """Print a line without wrapping, so that it can be copied."""
+    text = Text(line) if isinstance(line, str) else line
+    text.plain = plain(text.plain)
+    print_line(text)
+
+
+def _print_wrapped(lead: str | Text, words: str, *, hang: int | None = None, style: str = "") -> None:
+    """Print text behind a lead, wrapped to the terminal; more lines begin below the text, or at column ``hang``."""
+    head = Text(lead) if isinstance(lead, str) else lead
+    room = " " * head.cell_len
+    below = room if hang is None else " " * hang
+    lines = textwrap.wrap(
+        words,
+        width=_width(),
+        initial_indent=room,
+        subsequent_indent=below,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    for number, line in enumerate(lines or [room]):
+        _print(Text(line, style=style) if number else Text.assemble(head, (line[len(room) :], style)))
 
 
 def _in_short(server: ServerReport) -> str:
