@@ -51,6 +51,12 @@ def test_every_option_of_serve_is_in_a_group() -> None:
     assert [one.name for one in options if one.name != "help" and not one.rich_help_panel] == []
 
 
+def test_the_help_names_the_choices_of_an_option_its_variable_and_what_is_required(inside: Inside) -> None:
+    assert "--kind <tool|prompt|instructions>" in inside("approve", "-h").out
+    assert "HOLDFAST_FLEET" in inside("serve", "-h").out
+    assert "[required]" in inside("gateway", "render", "-h").out
+
+
 def test_what_follows_two_dashes_is_not_ours(inside: Inside) -> None:
     ran = inside("add", "x", "--json", "--no-check", "--", "some-server", "-h", "-q")
     assert (ran.code, '"-h"' in ran.out, '"-q"' in ran.out) == (0, True, True)

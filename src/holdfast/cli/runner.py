@@ -21,7 +21,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from difflib import SequenceMatcher
-from enum import Enum
 from importlib import import_module
 from typing import Any
 
@@ -71,12 +70,12 @@ def _run(load: Callable[[], Any], argv: list[str], program: str) -> int:
         command = load()
         end = argv.index("--") if "--" in argv else len(argv)
         own, others = argv[:end], argv[end:]  # what follows `--` belongs to another program
+        quiet = "-q" in own or "--quiet" in own
+        argv = [*(word for word in own if word not in ("-q", "--quiet")), *others]
         if "-h" in own or "--help" in own or (not argv and getattr(command, "no_args_is_help", False)):
             meant, path = _subcommand(command, argv)
             sys.stdout.write(_help_of(meant, " ".join((program, *path))))
             return _flushed(0)
-        quiet = "-q" in own or "--quiet" in own
-        argv = [*(word for word in own if word not in ("-q", "--quiet")), *others]
         with keep_quiet() if quiet else nullcontext():
             code = command.main(argv, prog_name=program, standalone_mode=False)
         return _flushed(code if isinstance(code, int) else 0)
@@ -103,9 +102,6 @@ def _run(load: Callable[[], Any], argv: list[str], program: str) -> int:
 
 def _wrong_usage(exc: Any, program: str) -> int:
     """Print an error of typer in the style of all other errors."""
-    if type(exc).__name__ == "NoArgsIsHelpError":  # typer's way to print the help of a command without arguments
-        exc.show()
-        return int(exc.exit_code)
     words = " ".join(exc.format_message().split()).replace("'", "`")
     message, _, near = (
         words.partition(" (Possible options: ") if "(Possible" in words else words.partition(" Did you mean ")
@@ -195,8 +191,8 @@ def _subcommand(command: Any, argv: Sequence[str]) -> tuple[Any, list[str]]:
 def _help_of(command: Any, program: str) -> str:
     """The whole help of a command."""
     width = min(max(shutil.get_terminal_size((NARROW, 24)).columns, 40), WIDE)
-    arguments = [one for one in command.params if one.param_type_name == "argument" and not _is_hidden(one)]
-    subcommands = [one for one in getattr(command, "commands", {}).values() if not _is_hidden(one)]
+    arguments = [one for one in command.params if one.param_type_name == "argument"]
+    subcommands = getattr(command, "commands", {}).values()
     usage = [program, *(["COMMAND"] if subcommands else []), "[OPTIONS]", *(_usage_of(one) for one in arguments)]
     parts = [_wrapped(f"Usage: {' '.join(usage)}", width, hang=7), *_paragraphs(command.help or "", width)]
     if subcommands:
@@ -205,20 +201,17 @@ def _help_of(command: Any, program: str) -> str:
     if arguments:
         rows = [(_name_of(one), one.help or "") for one in arguments]
         parts.append(_section("Arguments", rows, width))
+    context = typer.Context(command)
     groups: dict[str, list[tuple[str, str]]] = {}
     for one in command.params:
-        if one.param_type_name == "option" and not _is_hidden(one) and "--help" not in one.opts:
-            panel = getattr(one, "rich_help_panel", None) or "Options"
-            groups.setdefault(panel, []).append((_option_name(one), _option_words(one)))
+        row = one.get_help_record(context)  # its names and value, its help with its default; None if it is hidden
+        if row is not None and one.param_type_name == "option" and "--help" not in one.opts:
+            groups.setdefault(one.rich_help_panel or "Options", []).append(row)
     last = groups.pop("Options", [])
     parts += [_section(title, rows, width) for title, rows in groups.items()]
     parts.append(_section("Other options" if groups else "Options", [*last, *COMMON], width))
     parts += _paragraphs(command.epilog or "", width)
     return "\n\n".join(parts) + "\n"
-
-
-def _is_hidden(parameter: Any) -> bool:
-    return bool(getattr(parameter, "hidden", False))
 
 
 def _usage_of(argument: Any) -> str:
@@ -231,39 +224,6 @@ def _usage_of(argument: Any) -> str:
 
 def _name_of(argument: Any) -> str:
     return str(argument.metavar or argument.name.upper())
-
-
-def _option_name(option: Any) -> str:
-    names = [*sorted(option.opts, key=len), *option.secondary_opts]
-    value = _value_of(option)
-    lead = "" if names[0].startswith("--") else ", ".join(names[:1]) + ", "
-    rest = names if not lead else names[1:]
-    shown = "/".join(rest) if option.secondary_opts else ", ".join(rest)
-    return f"{lead}{shown}{f' {value}' if value else ''}"
-
-
-def _value_of(option: Any) -> str:
-    """What stands for the value; empty for a flag."""
-    if getattr(option, "is_flag", False) or getattr(option, "count", False):
-        return ""
-    kind = getattr(getattr(option, "type_descriptor", None), "annotation", None)
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return "|".join(str(one.value) for one in kind)
-    return str(option.metavar or "VALUE")
-
-
-def _option_words(option: Any) -> str:
-    words = str(option.help or "")
-    default = option.default
-    if isinstance(default, Enum):
-        default = default.value
-    if "[default:" in words or not getattr(option, "show_default", True):
-        return words
-    if not isinstance(default, str | int | float) or default in (False, ""):
-        return words
-    if default is True:
-        return f"{words} [default: {max(option.opts, key=len).lstrip('-')}]"
-    return f"{words} [default: {default}]"
 
 
 def _section(title: str, rows: Sequence[tuple[str, str]], width: int) -> str:
