@@ -73,8 +73,9 @@ def test_an_explanation_shows_the_rule_and_who_is_asked(inside: Inside, config: 
     ("asked", "words"),
     [
         (["bob", "get_issue"], "`get_issue` names no server"),
-        (["bob", "jira/get_issue", "--arguments", "[1]"], "--arguments is no JSON object"),
-        (["bob", "jira/get_issue", "--arguments", "{"], "--arguments is no JSON"),
+        (["bob", "jira/get_issue", "--arguments", "[1]"], "--arguments is JSON, but not an object"),
+        (["bob", "jira/get_issue", "--arguments", "{"], "--arguments is not JSON"),
+        (["bob", "jira/get_issue", "--arguments", "[" * 100_000], "--arguments is not JSON"),
     ],
 )
 def test_a_wrong_question_says_what_is_wrong(inside: Inside, config: str, asked: list[str], words: str) -> None:
@@ -108,6 +109,7 @@ def test_a_table_of_expectations_passes_or_names_what_does_not(inside: Inside, c
     ("content", "words"),
     [
         ("{", "is no JSON"),
+        ("[" * 100_000, "is no JSON"),
         ("{}", "has no list `tests`"),
         ('{"tests": [{"user": "b", "expect": "allow"}]}', "needs one of `tool`, `prompt` and `resource`"),
         ('{"tests": [{"user": "b", "tool": "a/b", "expect": "yes"}]}', "allow, ask or deny"),

@@ -133,7 +133,10 @@ def test_a_hub_that_goes_away_is_not_ready_and_says_so(hub: HubPeer, inside: Ins
     assert "cannot be reached" in ran.out
 
 
-@pytest.mark.parametrize("arguments", [("--wait", "soon"), ("--wait", "30q"), ("--require", ","), ("--nothing",)])
+@pytest.mark.parametrize(
+    "arguments",
+    [("--wait", "soon"), ("--wait", "30q"), ("--wait", "²"), ("--wait", ""), ("--require", ","), ("--nothing",)],
+)
 def test_wrong_usage_is_2(inside: Inside, arguments: tuple[str, ...]) -> None:
     assert inside("check", *arguments).code == 2
 

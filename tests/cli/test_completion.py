@@ -83,6 +83,7 @@ def test_every_option_of_every_command_is_completed(command: str) -> None:
 
 def test_an_option_is_followed_by_its_choices_or_by_files(inside: Inside) -> None:
     assert values(inside, None, "serve", "--log-format", "") == ["console", "json"]
+    assert values(inside, None, "approve", "--kind", "") == ["tool", "prompt", "instructions"]
     assert values(inside, None, "serve", "--config", "x") == [":files"]
     assert values(inside, None, "serve", "--port", "") == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -51,9 +52,11 @@ async def hub(home: Path) -> AsyncIterator[Served]:
 async def test_it_shows_every_server_and_why(hub: Served, demo: Demo) -> None:
     await hub.said("vault: denied")
     shown = (await demo()).stdout
-    assert "notes     connected" in shown
-    assert "vault     denied" in shown
-    assert "it is mistyped; the hub says: the command `calender-mcp` was not found" in shown
+    assert "\nvault     denied\n" in shown
+    assert "\ncalendar  mistyped\n" in shown
+    _, said = shown.split("What the hub says of them:\n")
+    assert re.search(r"notes +. connected", said)
+    assert re.search(r"calendar +. parked .*the command `calender-mcp` was not found", said)
 
 
 async def test_its_tools_are_listed_and_called_like_those_of_any_hub(hub: Served, demo: Demo, holdfast: Demo) -> None:

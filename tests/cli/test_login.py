@@ -65,11 +65,11 @@ def nothing_planted(folder: Path, *outputs: str) -> None:
 @pytest.mark.requirement("AUTH-1", "MSG-6")
 def test_a_user_logs_in_checks_the_status_and_logs_out(cli: Cli, peer: Guarded, browser: str) -> None:
     cli.configure({"files": {"url": peer.url}, "tool": {"command": "cat"}})
-    behave(peer, expires_in=7000)
+    behave(peer, expires_in=10_000)
     login = cli.run("login", "files", BROWSER=browser)
     assert login.stderr.startswith(f"Logging in to files at {peer.address}, requested scopes: files:read\nOpening your")
     assert login.stdout == (
-        "Logged in to files. Granted: files:read. It expires in 2 h and is renewed automatically."
+        "Logged in to files. Granted: files:read. It expires in 3 h and is renewed automatically."
         " The tokens are in a file that only you can read.\nIt works: 2 tools.\n"
     )
     assert login.returncode == 0
@@ -77,7 +77,7 @@ def test_a_user_logs_in_checks_the_status_and_logs_out(cli: Cli, peer: Guarded, 
     assert stat.S_IMODE(store.stat().st_mode) == 0o600
     status = cli.run("auth", "status")
     assert status.stdout == (
-        "files  logged in; its token ends in 2 h and is renewed automatically\n"
+        "files  logged in; its token ends in 3 h and is renewed automatically\n"
         f"  for files:read, by {peer.address}, kept in {store}\n"
         "tool  needs no login (it is a local command)\n"
     )

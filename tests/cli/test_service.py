@@ -20,6 +20,7 @@ import pytest
 
 from holdfast.cli.service import HubService, launchd_agent, systemd_units
 from holdfast.config import TrustStore
+from holdfast.control import RunningHub, registered
 from holdfast.testing import StdioServer
 from tests.cli.in_process import Inside
 from tests.cli.serve_process import COMMAND, config, environment, served, spawned
@@ -312,3 +313,12 @@ async def test_systemd_socket_activate_starts_the_hub_at_the_first_connection(tm
             assert hub.url == f"http://127.0.0.1:{port}/mcp"
             hub.send(signal.SIGTERM)
             assert await hub.ended() == 0
+
+
+def test_a_hub_that_its_parent_has_not_looked_after_has_ended(inside: Inside, tmp_path: Path) -> None:
+    """A client that started the hub may never ask for its exit code."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as hub:
+        with registered(RunningHub(url="http://127.0.0.1:1", token="t", pid=hub.pid, background=True)):
+            ended = inside("stop")
+        hub.communicate()
+    assert (ended.code, ended.out) == (0, f"the hub with process id {hub.pid} has ended\n")

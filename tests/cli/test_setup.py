@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -139,3 +140,19 @@ def test_on_a_terminal_it_shows_what_will_change_and_asks_once(inside: Inside, h
         assert terminal.code() == 1
     assert "files  ready  2 tools" in terminal.text
     assert "gone: " in terminal.text
+
+
+def test_what_setup_keeps_of_a_file_is_kept_until_the_file_is_restored(inside: Inside, home: Path) -> None:
+    ours = home / ".config/holdfast/mcp.json"
+    ours.parent.mkdir(parents=True)
+    ours.write_text(mine := '{"mcpServers": {}} // mine\n')
+    assert inside("setup", "--yes", "--no-service", "--json").code == 1
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # as on a full disk
+    try:
+        failed = inside("uninstall", "--yes", "--json")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (failed.code, "Traceback" in failed.err) == (1, False)
+    assert f"{ours} is as it was" in json.loads(inside("uninstall", "--yes", "--json").out)["done"]
+    assert ours.read_text() == mine

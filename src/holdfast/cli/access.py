@@ -22,7 +22,7 @@ from rich.text import Text
 
 import holdfast.access
 import holdfast.config
-from holdfast.cli.command_options import AsJson, group_of_commands
+from holdfast.cli.command_options import AsJson, group_of_commands, object_in
 from holdfast.cli.output import counted, print_json, print_json_line, print_line, print_note
 from holdfast.cli.trust import load_trusted
 from holdfast.core import cut, plain
@@ -76,7 +76,8 @@ def explain(
     principal = holdfast.access.principal_named(user, _names(groups), _names(scopes))
     item = _item(kind, tool)
     policy = holdfast.access.Policy(settings)
-    decision = policy.decide(principal, item, _parsed(arguments))
+    given = object_in(arguments, "--arguments", example='{"n": 5}') if arguments is not None else None
+    decision = policy.decide(principal, item, given)
     effects = (
         holdfast.access.PossiblePolicy(settings).effects(principal, item) if arguments is None else {decision.effect}
     )
@@ -172,23 +173,13 @@ def _item(kind: _Kind, text: str) -> AccessItem:
     return holdfast.access.AccessItem(kind, server, name)
 
 
-def _parsed(arguments: str | None) -> Mapping[str, Any] | None:
-    try:
-        value = json.loads(arguments) if arguments is not None else None
-    except ValueError as exc:
-        raise UsageError(f"--arguments is no JSON: {exc}", hint="write an object, as in '{\"n\": 5}'") from None
-    if value is not None and not isinstance(value, dict):
-        raise UsageError("--arguments is no JSON object", hint="write it as in '{\"n\": 5}'")
-    return value
-
-
 def _tests_in(file: Path) -> list[Mapping[str, Any]]:
     hint = 'write {"tests": [{"user": "bob", "tool": "jira/get_issue", "expect": "allow"}]}'
     try:
         read = json.loads(file.read_bytes())
     except OSError as exc:
         raise UsageError(f"cannot read {file}: {exc.strerror}", hint=hint) from exc
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise UsageError(f"{file} is no JSON: {exc}", hint=hint) from exc
     tests = read.get("tests") if isinstance(read, dict) else None
     if not isinstance(tests, list) or not tests or not all(isinstance(one, dict) for one in tests):

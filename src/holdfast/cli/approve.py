@@ -13,7 +13,7 @@ from rich.text import Text
 
 import holdfast.control
 import holdfast.hub
-from holdfast.cli.command_options import AsJson, HubConfig, HubName, Url, Yes
+from holdfast.cli.command_options import AsJson, HubConfig, HubName, Url, Yes, ask, chosen, found_hub
 from holdfast.cli.output import (
     DIFF_STYLES,
     counted,
@@ -23,7 +23,6 @@ from holdfast.cli.output import (
     print_line,
     print_note,
 )
-from holdfast.cli.running_hub import ask, chosen, found_hub
 from holdfast.cli.status_view import one_line
 from holdfast.core import ApprovalKind, command_line, near, plain, span
 from holdfast.errors import HoldfastError, HubRefused, UnknownTool, UsageError

@@ -11,21 +11,26 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
+import anyio
 import typer
 
 import holdfast.config
 import holdfast.control
 import holdfast.demo
 import holdfast.doctor
+from holdfast.cli.command_options import ask, found_hub
 from holdfast.cli.entry import COMMANDS
 from holdfast.cli.runner import command_named
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.serve import config_in
+
+if TYPE_CHECKING:
+    from holdfast.control import ControlClient
 
 __all__ = ["candidates", "completion", "main"]
 
@@ -146,8 +151,7 @@ def candidates(words: Sequence[str]) -> list[Candidate]:
     rest = before[1:]
     while hasattr(command, "commands"):
         if not rest:
-            shown = [one for one in command.commands.values() if not one.hidden]
-            named = [Candidate(one.name, one.get_short_help_str(80)) for one in shown]
+            named = [Candidate(one.name, one.get_short_help_str(80)) for one in command.commands.values()]
             return _starting(current, [*named, *_options(command)])
         if rest[0] not in command.commands:
             return []
@@ -157,7 +161,7 @@ def candidates(words: Sequence[str]) -> list[Candidate]:
 
 def _options(command: Any) -> Iterator[Candidate]:
     for parameter in command.params:
-        if parameter.param_type_name == "option" and not getattr(parameter, "hidden", False):
+        if parameter.param_type_name == "option":
             for name in (*parameter.opts, *parameter.secondary_opts):
                 if name.startswith("--"):
                     yield Candidate(name, getattr(parameter, "help", "") or "")
@@ -205,6 +209,8 @@ def _values(option: Any) -> list[Candidate]:
     kind = getattr(getattr(option, "type_descriptor", None), "annotation", None)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return [Candidate(str(choice.value)) for choice in kind]
+    if get_origin(kind) is Literal:
+        return [Candidate(str(choice)) for choice in get_args(kind)]
     return [Candidate(FILES)] if option.metavar in _FILE_METAVARS else []
 
 
@@ -232,7 +238,7 @@ def _servers(path: tuple[str, ...], before: Sequence[str], config: Path | None) 
     if path == ("doctor",) and before[:1] == ["explain"]:
         return [Candidate(name, code.means) for name, code in holdfast.doctor.CODES.items() if name not in before]
     explain = [Candidate("explain", "Explain a code")] if path == ("doctor",) and not before else []
-    told = _ask_hub(config, "servers")
+    told = _ask_hub(config, holdfast.control.ControlClient.servers)
     if told is None:
         names = dict.fromkeys(holdfast.config.load_config(config).servers, "")
     else:
@@ -246,23 +252,23 @@ def _starting(current: str, found: Iterable[Candidate]) -> list[Candidate]:
 
 # Names
 
+_Told = TypeVar("_Told")
+
 
 def _tools(server: str, config: Path | None) -> list[str]:
-    told = _ask_hub(config, "catalog")
+    told = _ask_hub(config, holdfast.control.ControlClient.catalog)
     return [] if told is None else sorted(tool.original for tool in told.tools if tool.server == server)
 
 
-def _ask_hub(config: Path | None, what: str) -> Any:
-    import anyio  # noqa: PLC0415 - not needed for commands and options
+def _ask_hub(config: Path | None, read: Callable[[ControlClient], Awaitable[_Told]]) -> _Told | None:
+    """What a running hub tells; None if none does in time."""
 
-    from holdfast.cli.running_hub import found_hub  # noqa: PLC0415 - as above
-
-    async def asked() -> Any:
+    async def in_time(control: ControlClient) -> _Told | None:
         with anyio.move_on_after(HUB_SECONDS):
-            async with holdfast.control.ControlClient(found_hub(None, config)) as hub:
-                return await getattr(hub, what)()
+            return await read(control)
+        return None
 
     try:
-        return anyio.run(asked)
+        return ask(found_hub(None, config), in_time)
     except HoldfastError:
         return None

@@ -14,8 +14,9 @@ import typer
 
 import holdfast.config
 import holdfast.hub
-from holdfast.cli.command_options import group_of_commands
-from holdfast.cli.output import counted, print_line, print_note, working
+from holdfast.cli.command_options import found_hub, group_of_commands
+from holdfast.cli.output import print_line, print_note, working
+from holdfast.cli.servers import show_status
 from holdfast.core import command_line, plain
 from holdfast.demo import FAULTS, DemoControl, running_demo
 from holdfast.errors import HoldfastError
@@ -29,7 +30,6 @@ __all__ = ["app"]
 app = group_of_commands(needs_one=False)
 
 HUB = "hub"
-STATUS_TOOL = "holdfast_status"
 RESULT = "   "
 """What the lines of a result begin with: notes are numbered, as the steps of the tour are."""
 
@@ -45,7 +45,10 @@ def demo(context: typer.Context) -> None:
     """Show the demo servers that `holdfast serve` runs in another terminal, and break and repair them."""
     if context.invoked_subcommand is None:
         control, url = running_demo()
-        _show_servers(control, anyio.run(_call, url, STATUS_TOOL, {}))
+        for name, condition in control.conditions.items():
+            print_line((f"{name:<10}", "bold"), condition)
+        print_line("\nWhat the hub says of them:")
+        show_status(found_hub(url, None))
         tries = [command_line("demo", "tour"), command_line("call", "notes", "list_notes", "--url", url)]
         tries.append(f"{command_line('demo', 'break', 'notes')}; {command_line('demo', 'heal', 'vault')}")
         print_note("\nTry: " + "\n     ".join(tries))
@@ -95,17 +98,6 @@ async def _tools(url: str) -> list[str]:
 async def _call(url: str, tool: str, arguments: Mapping[str, Any]) -> CallResult:
     with working(f"calling {tool}"):
         return await _loader(url).call(HUB, tool, arguments)
-
-
-def _show_servers(control: DemoControl, status: CallResult) -> None:
-    servers: Mapping[str, Any] = (status.structured or {}).get("servers", {})
-    conditions = control.conditions
-    for name, server in servers.items():
-        colour = "green" if server["available"] else "yellow" if server["retryIn"] is not None else "red"
-        tools = counted(server["tools"], "tool")
-        print_line((f"{name:<10}", "bold"), (f"{server['state']:<20}", colour), (tools, "dim"))
-        because = "" if server["available"] else f"; the hub says: {plain(server['reason'])}"
-        print_line((f"{'':10}it is {conditions.get(name, 'unknown')}{because}", "dim"))
 
 
 # The tour

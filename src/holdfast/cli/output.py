@@ -22,7 +22,7 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.core import INVISIBLE, Redactor, counted, plain
+from holdfast.core import INVISIBLE, Redactor, counted, plain, span
 
 if TYPE_CHECKING:
     from holdfast.types import MCPServerLoadOutcome
@@ -228,17 +228,12 @@ def first_names(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
-
-
 def until(moment: float | None, now: float | None = None) -> str:
     """``in 42 min``, ``2 h ago``; ``moment`` is in seconds since 1970."""
     if moment is None:
         return "at an unknown time"
     left = moment - (time.time() if now is None else now)
-    size, unit = next((one for one in _UNITS if abs(left) >= one[0]), _UNITS[-1])
-    count = f"{abs(left) / size:.0f} {unit}"
-    return f"in {count}" if left >= 0 else f"{count} ago"
+    return f"in {span(left)}" if left >= 0 else f"{span(-left)} ago"
 
 
 GAP = "  "

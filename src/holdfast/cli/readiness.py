@@ -21,9 +21,8 @@ from rich.text import Text
 
 import holdfast.control
 import holdfast.hub
-from holdfast.cli.command_options import AsJson, ConfigFile, Url, seconds_in
+from holdfast.cli.command_options import AsJson, ConfigFile, Url, seconds_in, serving_hub, what_to_do
 from holdfast.cli.output import counted, first_names, print_json, print_line, print_note, working
-from holdfast.cli.running_hub import serving_hub, what_to_do
 from holdfast.cli.trust import load_servers
 from holdfast.core import command_line, near, next_try, plain
 from holdfast.errors import NoHub, UsageError
@@ -88,7 +87,7 @@ def check(
     tool is held until its change is approved. 11: one was not ready in time, or failed for good; the reason and the
     next try are shown. 2: wrong usage.
     """
-    seconds = float(wait) if wait.replace(".", "", 1).isdigit() else seconds_in(wait, "--wait")
+    seconds = seconds_in(wait if wait[-1:].isalpha() else f"{wait}s", "--wait")
     wanted = [name for text in require or () for one in text.split(",") if (name := one.strip())]
     if require and not wanted:
         raise UsageError("--require names nothing", hint="for example --require github,files/read_file")

@@ -15,7 +15,7 @@ import anyio
 import typer
 
 import holdfast.control
-from holdfast.cli.command_options import AsJson, HubConfig, HubName, Url
+from holdfast.cli.command_options import AsJson, HubConfig, HubName, Url, ask, chosen, found_hub
 from holdfast.cli.output import (
     GAP,
     data_console,
@@ -27,7 +27,6 @@ from holdfast.cli.output import (
     print_note,
     working,
 )
-from holdfast.cli.running_hub import ask, chosen, found_hub
 from holdfast.cli.status_view import (
     STYLES,
     clock,
@@ -48,7 +47,7 @@ from holdfast.errors import HoldfastError, NoHub, UsageError
 if TYPE_CHECKING:
     from holdfast.control import ControlClient, HubView, LogLine, RunningHub, Server, ServerAction, Servers
 
-__all__ = ["disable", "enable", "logs", "reconnect", "status"]
+__all__ = ["disable", "enable", "logs", "reconnect", "show_status", "status"]
 
 
 def status(
@@ -85,10 +84,13 @@ def status(
 
         raise typer.Exit(watch_hub(found, servers or [], words, as_json=as_json))
     else:
-        raise typer.Exit(_show_once(found, servers or [], words, as_json=as_json, every=every))
+        raise typer.Exit(show_status(found, servers or [], words, as_json=as_json, every=every))
 
 
-def _show_once(found: RunningHub, names: Sequence[str], words: str, *, as_json: bool, every: bool) -> int:
+def show_status(
+    found: RunningHub, names: Sequence[str] = (), words: str = "", *, as_json: bool = False, every: bool = False
+) -> int:
+    """Print the state of each server of a hub; returns the exit code."""
     hub, fleet = ask(found, _look)
     wanted = set(chosen(names, (server.id for server in fleet.servers)))
     servers = [one for one in fleet.servers if (not wanted or one.id in wanted) and matches(one, words)]

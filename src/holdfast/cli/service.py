@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -579,11 +579,10 @@ def _hubs_meant(config: Path | None, name: str | None) -> list[RunningHub]:
 
 def _end_hub(hub: RunningHub) -> None:
     until = time.monotonic() + END_SECONDS
-    try:
+    with suppress(ProcessLookupError):
         os.kill(hub.pid, signal.SIGTERM)
-        while time.monotonic() < until:
-            os.kill(hub.pid, 0)
-            time.sleep(LOOK_SECONDS)
-    except ProcessLookupError:
-        return
-    raise HoldfastError(f"the hub with process id {hub.pid} has not ended", hint=f"end it by force: kill -9 {hub.pid}")
+    while holdfast.control.is_running(hub.pid):
+        if time.monotonic() > until:
+            hint = f"end it by force: kill -9 {hub.pid}"
+            raise HoldfastError(f"the hub with process id {hub.pid} has not ended", hint=hint)
+        time.sleep(LOOK_SECONDS)

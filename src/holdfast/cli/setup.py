@@ -18,8 +18,6 @@ deleted. What stays is named, with the command that removes it.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +31,7 @@ import anyio
 import typer
 
 import holdfast.config
-from holdfast.cli.command_options import AsJson, Yes
+from holdfast.cli.command_options import AsJson, Yes, serving_hub
 from holdfast.cli.logins import log_in_to
 from holdfast.cli.output import (
     counted,
@@ -46,7 +44,6 @@ from holdfast.cli.output import (
     working,
 )
 from holdfast.cli.readiness import Row, check_servers, print_row
-from holdfast.cli.running_hub import serving_hub
 from holdfast.cli.service import (
     end_background_hubs,
     hub_service,
@@ -58,7 +55,6 @@ from holdfast.cli.trust import load_servers
 from holdfast.config import CLIENTS
 from holdfast.core import Redactor, command_line, is_loopback, plain
 from holdfast.errors import ConfigError, HoldfastError, UsageError
-from holdfast.files import private_folder, replace_file
 from holdfast.serve import DEFAULT_URL, local_token, local_token_file, own_command, read_token
 
 if TYPE_CHECKING:
@@ -375,9 +371,7 @@ def setup(
             raise HoldfastError("there is no server to set up: no MCP client with servers was found", hint=hint)
         if not yes:
             _ask("Do this?", as_json=as_json, hint="use --yes to do what is shown above")
-        before = destination.read_text(encoding="utf-8") if destination.exists() else None
-        plan.perform()
-        _remember(destination, before)
+        _copy(plan)
         why_no_service = _start_service(destination, wanted=service)
         pointed = _point_clients(plan, bool(why_no_service))
         rows = _check(destination, wait)
@@ -424,22 +418,22 @@ def _ask(question: str, *, as_json: bool, hint: str) -> None:
         raise typer.Abort
 
 
-def _record() -> Path:
-    return holdfast.config.state_folder(os.environ) / "setup.json"
+_OWNER = "setup"
+"""The name under which backups of the user's own mcp.json are kept."""
 
 
-def _remember(config: Path, before: str | None) -> None:
-    """Keep what the user's mcp.json was before the first setup, and a hash of what the last one wrote.
-
-    `uninstall` restores the file only if no other hand changed it since.
-    """
-    file = _record()
-    kept = {"version": 1, "config": str(config), "before": before}
-    if file.exists():
-        kept = json.loads(file.read_text(encoding="utf-8"))
-    if kept["config"] == str(config) and config.exists():
-        private_folder(file.parent)
-        replace_file(file, json.dumps({**kept, "after": hashlib.sha256(config.read_bytes()).hexdigest()}))
+def _copy(plan: ImportPlan) -> None:
+    """Copy the servers, as an edit that `uninstall` undoes."""
+    if plan.is_change:
+        file = plan.destination
+        edit = holdfast.config.FileEdit(
+            owner=_OWNER,
+            place=holdfast.config.ClientLocation(file=file, path=(), scope="user"),
+            before=holdfast.config.ClientFile.read(file).text if file.exists() else "",
+            after=plan.text,
+            is_new=not file.exists(),
+        )
+        edit.perform(holdfast.config.Backups(os.environ))
 
 
 def _start_service(config: Path, *, wanted: bool) -> str:
@@ -591,22 +585,19 @@ def _undo_all() -> tuple[list[str], list[str]]:
 
 
 def _restore_config() -> list[str]:
-    """The user's mcp.json as it was before the setup, unless it changed since."""
-    record = _record()
-    try:
-        kept = json.loads(record.read_text(encoding="utf-8"))
-        config = Path(kept["config"])
-        unchanged = hashlib.sha256(config.read_bytes()).hexdigest() == kept["after"]
-    except (OSError, ValueError, KeyError):
-        return []
-    record.unlink()
-    if not unchanged:
-        return []
-    if kept["before"] is None:
-        config.unlink()
-        return [f"removed {config}, which `setup` made"]
-    config.write_text(kept["before"], encoding="utf-8")
-    return [f"{config} is as it was"]
+    """The user's mcp.json as it was before each setup, the last one first, until one that was changed since."""
+    backups = holdfast.config.Backups(os.environ)
+    done: dict[Path, str] = {}
+    for backup in backups.of(_OWNER):
+        file = backup.place.file
+        if not file.exists() or not backup.is_untouched(holdfast.config.ClientFile.read(file).text):
+            break
+        backups.restore(backup, backup.before)
+        done[file] = f"{file} is as it was"
+        if not backup.before:
+            file.unlink()
+            done[file] = f"removed {file}, which `setup` made"
+    return list(done.values())
 
 
 def _what_stays() -> dict[str, str]:

@@ -21,7 +21,7 @@ from holdfast.cli.output import GAP, Cell, Page, counted
 from holdfast.core import cause_of, plain
 
 if TYPE_CHECKING:
-    from holdfast.control import Activity, BreakerView, Change, FleetView, HubView, JoinedClientView, Server, Status
+    from holdfast.control import BreakerView, Change, FleetView, HubView, JoinedClientView, Server, Status
 
 __all__ = [
     "STYLES",
@@ -270,7 +270,6 @@ class CauseGroup:
             "calls_total": sum(server.calls_total for server in self.servers),
             "errors_total": sum(server.errors_total for server in self.servers),
             "retry_in": min(retries, default=None),
-            "activity": None,
         }
         return first.model_copy(update=values)
 
@@ -549,8 +548,6 @@ def _facts(server: Server) -> Iterable[tuple[str, str]]:
     if server.probed_by:
         yield "tried by", f"replica {one_line(server.probed_by)}"
     yield "calls", _call_counts(server)
-    if server.activity is not None:
-        yield "lately", _lately(server.activity)
     if server.last_error is not None:
         yield "last error", f"{clock(server.last_error.at)}  {one_line(server.last_error.text)}"
 
@@ -574,10 +571,3 @@ def _call_counts(server: Server) -> str:
     words = f"{server.calls_total}, {server.errors_total} failed"
     words += f", {server.in_flight} in flight" if server.in_flight else ""
     return words + (f"; reconnected {counted(server.reconnects_total, 'time')}" if server.reconnects_total else "")
-
-
-def _lately(activity: Activity) -> str:
-    words = f"{counted(sum(activity.calls), 'call')}, {sum(activity.errors)} failed"
-    times = [time for time in activity.milliseconds if time is not None]
-    median = f", {times[-1]:.3g} ms" if times else ""
-    return f"{words} in {span(len(activity.calls) * activity.step)}{median}"

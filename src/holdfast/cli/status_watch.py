@@ -40,8 +40,8 @@ import anyio.abc
 from rich.console import Console
 from rich.text import Text
 
+from holdfast.cli.command_options import ask, chosen
 from holdfast.cli.output import Page, counted, data_console, page_of, print_error, print_json_line
-from holdfast.cli.running_hub import ask, chosen
 from holdfast.cli.status_view import aged, clock, heading, matches, one_line, overview, tally, worst_first, worst_last
 from holdfast.control import ControlClient, HubView, RunningHub, Server, Servers
 from holdfast.core import command_line

@@ -25,7 +25,7 @@ import holdfast.config
 import holdfast.control
 import holdfast.hub
 import holdfast.serve
-from holdfast.cli.command_options import AsJson, ConfigFile, Url
+from holdfast.cli.command_options import AsJson, ConfigFile, Url, chosen, object_in, serving_hub, what_to_do
 from holdfast.cli.output import (
     ServerProgress,
     counted,
@@ -37,7 +37,6 @@ from holdfast.cli.output import (
     print_note,
     working,
 )
-from holdfast.cli.running_hub import chosen, serving_hub, what_to_do
 from holdfast.cli.trust import load_servers
 from holdfast.core import ToldByHub, classify_evidence, command_line, invocation, plain, quoted_line, typed_as
 from holdfast.errors import CallFailed, HoldfastError, UnknownServer, UnknownTool, UsageError
@@ -309,7 +308,7 @@ def _block(block: Mapping[str, Any]) -> str:
 
 def parse_arguments(pairs: Sequence[str], as_json: str | None, schema: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of ``--args``, overridden by the ``key=value`` pairs."""
-    arguments = _object(as_json) if as_json is not None else {}
+    arguments = object_in(as_json, "--args", example='{"path": "."}') if as_json is not None else {}
     properties = schema.get("properties")
     known = properties if isinstance(properties, Mapping) else {}
     for pair in pairs:
@@ -318,17 +317,6 @@ def parse_arguments(pairs: Sequence[str], as_json: str | None, schema: Mapping[s
             raise UsageError(f"`{pair}` is not key=value", hint="put quotes around a value with spaces")
         arguments[key] = _value(key, text, _types(known.get(key)))
     return arguments
-
-
-def _object(text: str) -> dict[str, Any]:
-    hint = 'write an object, as in --args \'{"path": "."}\''
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as exc:
-        raise UsageError(f"--args is not JSON: {exc}", hint=hint) from exc
-    if not isinstance(value, dict):
-        raise UsageError("--args is JSON, but not an object", hint=hint)
-    return value
 
 
 def _types(schema: object) -> set[str]:
