@@ -34,20 +34,19 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
-from urllib.parse import urlsplit
 
 import anyio
 from anyio.abc import SocketAttribute, SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 from pydantic import ValidationError
 
-from holdfast.config import Config, Target, Targets, parse_config, read_config, targets_of
+from holdfast.config import Config, Targets, parse_config, read_config, targets_of
 from holdfast.control import TargetsView
 from holdfast.core import classify_evidence, mask_url
 from holdfast.errors import ConfigError, ServerFailure, UsageError
@@ -153,22 +152,9 @@ def _registry(body: bytes) -> Targets | None:
         registry = TargetsView.model_validate_json(body)
     except ValidationError:
         return None
-    found = sorted(
-        (Target(id=one.id, url=one.url, transport=one.transport) for one in registry.targets), key=lambda one: one.id
-    )
-    unfit = {one.id: why for one in found if (why := _why_unfit(one.url))}
-    return Targets(found=tuple(one for one in found if one.id not in unfit), left_out={**registry.left_out, **unfit})
-
-
-def _why_unfit(url: str) -> str:
-    """Why an address that came over HTTP gets no route; empty if it gets one."""
-    try:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
-            return "its URL is not valid"
-    except ValueError:
-        return "its URL is not valid"
-    return "its URL holds a user name or password" if "@" in parts.netloc else ""
+    servers = {one.id: {"type": one.transport, "url": one.url} for one in registry.targets}
+    targets = targets_of(parse_config(json.dumps({"mcpServers": servers}), is_foreign=True))
+    return replace(targets, left_out={**registry.left_out, **targets.left_out})
 
 
 def _targets(text: bytes, config: Config) -> Targets:
