@@ -129,12 +129,14 @@ def breaker_words(breaker: BreakerView) -> str:
     return breaker.state.replace("_", " ")
 
 
-def advice(server: Server, page: Page) -> list[Text]:
-    """The summary, the action, and the command for it."""
-    lines = page.block("  ", one_line(server.summary))
-    if server.action:
-        lines += page.block(f"  {page.pointer} ", one_line(server.action), style="cyan")
-    return lines + (_command_lines(one_line(server.command), page) if server.command else [])
+def advice(group: CauseGroup, page: Page) -> list[Text]:
+    """The summary of a server or the names of several, the action, and the commands for it."""
+    first = group.servers[0]
+    about = one_line(first.summary) if len(group.servers) == 1 else group.names
+    lines = page.block("  ", about, style="dim" if len(group.servers) > 1 else "")
+    if first.action:
+        lines += page.block(f"  {page.pointer} ", one_line(first.action), style="cyan")
+    return [*lines, *(line for command in group.commands() for line in _command_lines(command, page))]
 
 
 def _command_lines(command: str, page: Page) -> list[Text]:
@@ -236,7 +238,9 @@ class CauseGroup:
 
     @property
     def title(self) -> str:
-        """The group in one line: ``18 servers: connection refused at gateway.internal``."""
+        """The group in one line: ``18 servers: connection refused at gateway.internal``, or the name of one server."""
+        if len(self.servers) == 1:
+            return self.names
         return f"{counted(len(self.servers), 'server')}: {self.cause or self.states}"
 
     @property
@@ -429,23 +433,11 @@ def table(rows: Sequence[Row], now: float, page: Page) -> list[Text]:
 def needs_attention(servers: Iterable[Server], page: Page) -> list[Text]:
     """What to do about servers that have a problem, and about available ones that need an action."""
     lines: list[Text] = []
-    for group in grouped(server for server in servers if need(server)):
-        if group.is_folded:
-            lines += [Text(), *_group_advice(group, page)]
-            continue
-        for server in group.servers:
-            title = Text.assemble((one_line(server.id), "bold"), GAP, (state_words(server), STYLES[server.status]))
-            lines += [Text(), page.fit(title), *advice(server, page)]
+    for row in folded([server for server in servers if need(server)]):
+        group = row if isinstance(row, CauseGroup) else CauseGroup((row,))
+        title = Text.assemble((group.title, "bold"), GAP, (group.states, STYLES[group.servers[0].status]))
+        lines += [Text(), page.fit(title), *advice(group, page)]
     return lines
-
-
-def _group_advice(group: CauseGroup, page: Page) -> list[Text]:
-    first = group.servers[0]
-    title = Text.assemble((group.title, "bold"), GAP, (group.states, STYLES[first.status]))
-    lines = [page.fit(title), *page.block("  ", group.names, style="dim")]
-    if first.action:
-        lines += page.block(f"  {page.pointer} ", one_line(first.action), style="cyan")
-    return [*lines, *(line for command in group.commands() for line in _command_lines(command, page))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -524,7 +516,7 @@ def card(server: Server, now: float, page: Page) -> list[Text]:
     """All details of a server. Its timeline comes last, the latest step at the end."""
     state = _state(server, now, page), STYLES[server.status]
     title = Text.assemble((one_line(server.id), "bold"), GAP, state, f" for {span(now - server.since)}")
-    lines = [page.fit(title), *advice(server, page)]
+    lines = [page.fit(title), *advice(CauseGroup((server,)), page)]
     steps = [("" if number else "timeline", step(change)) for number, change in enumerate(server.timeline)]
     for label, value in (*_facts(server), *steps):
         lines += page.block(Text(f"  {label}".ljust(LABEL), style="dim"), value)
