@@ -640,7 +640,9 @@ async def never() -> None:
 
 def test_a_supervisor_imports_neither_the_protocol_nor_a_server() -> None:
     heavy = "mcp", "mcp_types", "starlette", "uvicorn", "httpx2", "cryptography", "prometheus_client"
-    asks = f"import sys, holdfast.cli.serve, holdfast.serve.supervisor; print(*sorted({{*{heavy}}} & {{*sys.modules}}))"
+    asks = (
+        f"import sys, holdfast.cli.service, holdfast.serve.supervisor; print(*sorted({{*{heavy}}} & {{*sys.modules}}))"
+    )
     ran = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.split() == [], "each takes megabytes of a process that serves nothing"
 

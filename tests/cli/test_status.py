@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.access import PeerUids
-from holdfast.cli.browser import open_privately
+from holdfast.cli.logins import open_privately
 from tests.cli.command import Cli
 from tests.cli.fleets import fleet
 from tests.cli.hub_peer import TOKEN, HubPeer, hub_peer, server

@@ -13,7 +13,7 @@ __all__ = ["COMMANDS", "main"]
 
 COMMANDS = {
     "setup": ("setup:setup", "Set everything up in one conversation"),
-    "serve": ("serve:serve", "Serve all servers at one MCP endpoint, over HTTP or stdio"),
+    "serve": ("service:serve", "Serve all servers at one MCP endpoint, over HTTP or stdio"),
     "stop": ("service:stop", "End the hub that runs in the background"),
     "status": ("servers:status", "Show the servers of a running hub, once or live"),
     "reconnect": ("servers:reconnect", "Reconnect servers now"),

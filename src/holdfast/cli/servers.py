@@ -114,7 +114,7 @@ def _show(hub: HubView, servers: Sequence[Server], now: float, *, in_full: bool,
 
 
 def _open(found: RunningHub) -> None:
-    from holdfast.cli.browser import open_privately  # noqa: PLC0415 - of this option alone
+    from holdfast.cli.logins import open_privately  # noqa: PLC0415 - of this option alone
 
     code = ask(found, holdfast.control.ControlClient.code)
     address = f"{found.url}/#code={code.code}"

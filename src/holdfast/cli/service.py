@@ -1,4 +1,6 @@
-"""``holdfast service``: run the hub in the background, as a systemd user service or a launchd agent.
+"""``holdfast serve``, ``service`` and ``stop``: run the hub, here or in the background, and end it.
+
+``ServeConfig`` has the options of ``serve``. A ``service`` is a systemd user service or a launchd agent.
 
 systemd holds the listening socket. So a restart or an upgrade of the hub refuses no connection: clients wait until
 the new process accepts. The launchd agent is rendered and validated by tests; it was not run on macOS.
@@ -28,13 +30,24 @@ import typer
 import holdfast.config
 import holdfast.control
 import holdfast.serve
-from holdfast.cli.command_options import AsJson, group_of_commands
+from holdfast.cli.command_options import AsJson, group_of_commands, with_options_of
 from holdfast.cli.output import keep_quiet, print_json, print_line, print_note, working
-from holdfast.cli.trust import with_trust
+from holdfast.cli.trust import load_trusted, with_trust
+from holdfast.config import Config, user_folders
 from holdfast.core import command_line
 from holdfast.errors import ConfigNotFound, HoldfastError, NoHub, UsageError
 from holdfast.files import replace_file
-from holdfast.serve import DEFAULT_HOST, DEFAULT_PORT, endpoint_url, own_command
+from holdfast.serve import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    JoinOptions,
+    ServeConfig,
+    WorkerLink,
+    endpoint_url,
+    join_hub,
+    own_command,
+    runs_in_background,
+)
 
 if TYPE_CHECKING:
     from holdfast.control import RunningHub
@@ -46,9 +59,60 @@ __all__ = [
     "install_service",
     "launchd_agent",
     "remove_service",
+    "serve",
     "service_is_installed",
     "systemd_units",
 ]
+
+# Serve
+
+
+@with_options_of(ServeConfig)
+def serve(asked: ServeConfig) -> None:
+    """Serve all servers of an mcp.json at one MCP endpoint, over HTTP or stdio.
+
+    With --stdio the client joins the hub that you already run; without one, a hub starts in the background and serves
+    all clients that join (`holdfast stop` ends it). With --own the hub is for this client alone.
+
+    Without a configuration it serves demo servers, each with its own kind of failure.
+
+    SIGTERM and Ctrl-C end it after the calls in flight. SIGHUP reads the mcp.json again; on a terminal it
+    ends the hub, because the terminal was closed. Under systemd it listens on the socket that systemd passes.
+
+    --workers serves with several processes that act as one hub: SIGHUP replaces them one at a time.
+
+    --takeover replaces a running hub without a refused connection: the new hub gets the socket of the old one,
+    connects its servers and accepts; then the old one finishes its calls and ends. SIGUSR2 makes a hub start
+    such a successor itself, with the same options.
+
+    Without credentials it serves programs of its own user (and of --allow-uid), which Linux tells. To listen beyond
+    this machine it needs a token (--token-file, --token or $HOLDFAST_TOKEN), named tokens (--tokens-file), JWTs
+    (--jwt-issuer, --jwt-audience and --jwt-keys together) or a gateway (--gateway-secret-file or --gateway-mtls).
+    Files with tokens and certificates are read again when they change, and at SIGHUP.
+    """
+    worker = WorkerLink.find(os.environ)
+    asked.check(os.environ)
+    if (joins := JoinOptions.read(sys.argv[2:], os.environ)) is not None and asked.stdio and worker is None:
+        raise typer.Exit(join_hub(joins))
+    if code := holdfast.serve.start_serving(asked, None if asked.demo else _load(asked.config), worker):
+        raise typer.Exit(code)
+
+
+def _load(config: Path | None) -> Config | None:
+    """The configuration to serve; None for the demo servers, if there is no file and none was named."""
+    own = [folder / "mcp.json" for folder in user_folders(os.environ)]
+    if config is not None and runs_in_background(os.environ) and config.absolute() in own and not config.exists():
+        return Config(servers={}, source=config)  # the hub follows the file: it may be written later
+    try:
+        return load_trusted(config)
+    except ConfigNotFound as exc:
+        print_note("No mcp.json was found, so this serves demo servers. To serve your own:")
+        print_note(f"  {command_line('import')}   copies them from your other MCP clients")
+        print_note(f"  or put an mcp.json at one of: {', '.join(map(str, exc.searched))}")
+        return None
+
+
+# In the background
 
 app = group_of_commands()
 
@@ -257,7 +321,7 @@ def hub_service(
         port=port,
         options=options,
         path=os.environ.get("PATH", ""),
-        environment=next(holdfast.config.user_folders(os.environ)) / "service.env",
+        environment=next(user_folders(os.environ)) / "service.env",
     )
 
 
