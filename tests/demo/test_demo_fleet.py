@@ -15,7 +15,7 @@ from holdfast.config.read import load_config
 from holdfast.control.hub_finder import RunningHub, registered
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
-from holdfast.demo.demo_servers import FAULTS, DemoControl, demo_fleet, running_demo
+from holdfast.demo_servers import FAULTS, DemoControl, demo_fleet, running_demo
 from holdfast.errors import HoldfastError, ServerUnavailable, UnknownServer, UsageError
 from holdfast.hub.hub import Hub
 from holdfast.hub.reload import Reloader
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def _shorter_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.demo.demo_servers.WARM_UP", 1.2)
-    monkeypatch.setattr("holdfast.demo.demo_servers.LIFE", 2.0)
+    monkeypatch.setattr("holdfast.demo_servers.WARM_UP", 1.2)
+    monkeypatch.setattr("holdfast.demo_servers.LIFE", 2.0)
 
 
 @asynccontextmanager
@@ -129,7 +129,7 @@ async def test_what_arrived_at_a_server_is_not_kept_as_long_as_the_demo_runs(mon
             made.append(self)
             await super().start()
 
-    monkeypatch.setattr("holdfast.demo.demo_servers.HttpServer", Remembered)
+    monkeypatch.setattr("holdfast.demo_servers.HttpServer", Remembered)
     async with demo() as (hub, _, _):
         await until(hub, "weather", state(State.CONNECTED))
         assert made

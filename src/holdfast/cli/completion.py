@@ -21,7 +21,6 @@ import typer
 
 import holdfast.config
 import holdfast.control
-import holdfast.demo
 import holdfast.doctor
 from holdfast.cli.command_options import ask, found_hub
 from holdfast.cli.entry import COMMANDS
@@ -217,7 +216,9 @@ def _values(option: Any) -> list[Candidate]:
 def _words_for(metavar: str, path: tuple[str, ...], before: Sequence[str], config: Path | None) -> list[Candidate]:
     match metavar:
         case "SERVER" if path[0] == "demo":
-            return [Candidate(name) for name in holdfast.demo.FAULTS]
+            from holdfast.demo_servers import FAULTS  # noqa: PLC0415 - slow to import, and of the demo alone
+
+            return [Candidate(name) for name in FAULTS]
         case "SERVER":
             return _servers(path, before, config)
         case "TOOL":

@@ -18,7 +18,7 @@ from holdfast.cli.command_options import found_hub, group_of_commands
 from holdfast.cli.output import print_line, print_note, working
 from holdfast.cli.servers import show_status
 from holdfast.core import command_line, plain
-from holdfast.demo import FAULTS, DemoControl, running_demo
+from holdfast.demo_servers import FAULTS, DemoControl, running_demo
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:

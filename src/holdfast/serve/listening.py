@@ -32,7 +32,6 @@ from urllib.parse import urlsplit
 
 import anyio
 
-import holdfast.demo  # slow to import, and of the demo alone
 from holdfast._version import __version__
 from holdfast.config import state_folder
 from holdfast.control import TOKEN_VARIABLE, RunningHub, is_running, registered, running_hubs
@@ -326,8 +325,10 @@ def tell_addresses(serving: Serving, config: Config, *, sign_in_code: Callable[[
 
 
 def _tell_of_demo(url: str) -> None:
+    from holdfast.demo_servers import running_demo  # noqa: PLC0415 - slow to import, and of the demo alone
+
     try:
-        _, controlled = holdfast.demo.running_demo()
+        _, controlled = running_demo()
     except HoldfastError:  # another one that ended in this moment, and this one has no record
         controlled = url
     if controlled == url:

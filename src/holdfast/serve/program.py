@@ -147,7 +147,7 @@ async def found_config(serving: Serving) -> AsyncIterator[Config]:
         with typed_as(anywhere(serving.config.source, os.environ)):
             yield serving.config
         return
-    from holdfast.demo import demo_fleet  # noqa: PLC0415 - of the demo alone
+    from holdfast.demo_servers import demo_fleet  # noqa: PLC0415 - of the demo alone
 
     async with AsyncExitStack() as stack:
         control = await stack.enter_async_context(demo_fleet())

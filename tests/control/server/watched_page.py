@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from holdfast.demo.demo_servers import DemoControl
+from holdfast.demo_servers import DemoControl
 from tests.cli.serve_process import Served, served
 from tests.control.server.browser import Browser, Sent, browser
 

@@ -1,4 +1,6 @@
-"""The demo: scripted servers of ``holdfast.testing``, and one small file that holds the condition of each.
+"""A small fleet of real servers to try Holdfast on: each fails in its own way, and can be broken and healed.
+
+They are the scripted servers of ``holdfast.testing``, and one small file holds the condition of each.
 
 Theory of operation. ``demo_fleet`` runs in the process that serves. It owns the servers, follows the file of
 conditions, and alone writes the fleet's ``mcp.json``, which the hub reloads. `holdfast demo` runs in a second terminal
