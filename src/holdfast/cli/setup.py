@@ -145,8 +145,10 @@ def _overview(plan: ImportPlan, *, apply: bool, as_json: bool) -> None:
         raise UsageError("--apply needs a client", hint=f"name one, or `all`: {_NAMES}")
     if as_json:
         print_json(_as_data(plan, [], done=False))
-    else:
-        _print_overview(plan)
+        return
+    _print_found(plan)
+    if plan.found:
+        print_note(f"Nothing was changed. To copy a client's servers: {command_line('import', 'CLIENT')}")
 
 
 def _point(
@@ -193,8 +195,8 @@ _WORDS = {
 }
 
 
-def _print_overview(plan: ImportPlan) -> None:
-    """Print which clients have servers."""
+def _print_found(plan: ImportPlan) -> None:
+    """Print which clients have servers, and which files could not be read."""
     for client, place in plan.found:
         names = [row.entry.name for row in plan.rows if (row.client, row.place) == (client, place)]
         print_line((f"{client.id:<12}", "bold"), f"{counted(len(names), 'server')}  ", (str(place.file), "dim"))
@@ -202,10 +204,7 @@ def _print_overview(plan: ImportPlan) -> None:
             print_line((f"            {', '.join(map(plain, names))}", "dim"))
     for problem in plan.unreadable:
         print_error(str(problem), problem.hint)
-    if plan.found:
-        copy = command_line("import", "CLIENT")
-        print_note(f"Nothing was changed. To copy a client's servers: {copy}")
-    else:
+    if not plan.found:
         print_note(f"No file of a client was found; {_looked_at(plan)}")
 
 
@@ -386,16 +385,7 @@ def setup(
 
 def _tell_plan(plan: ImportPlan, *, service: bool) -> None:
     print_line(("1. Your clients", "bold"))
-    for client, place in plan.found:
-        rows = [row for row in plan.rows if (row.client, row.place) == (client, place)]
-        print_line((f"  {client.title:<16}", ""), f"{counted(len(rows), 'server')}  ", (str(place.file), "dim"))
-        for row in rows:
-            what = {"new": "", "there": "you have it already"}.get(row.outcome, row.reason)
-            print_line(f"    {plain(row.entry.name)}" + (f": {plain(what)}" if what else ""))
-    if not plan.found:
-        print_line("  none was found")
-    for problem in plan.unreadable:
-        print_error(str(problem), problem.hint)
+    _print_found(plan)
     print_line(("2. What will change", "bold"))
     new = [row.renamed or row.entry.name for row in plan.rows if row.outcome in ("new", "renamed")]
     gets = f"gets {counted(len(new), 'server')}: {', '.join(map(plain, new))}" if new else "stays as it is"
