@@ -169,7 +169,7 @@ def test_ctrl_c_during_the_try_says_what_was_kept(cli: Cli) -> None:
         (("a/b", "--", "x"), "is not a name for a server"),
         (("one", "https://x.example/mcp", "--env", "A=1"), "--env and --cwd are for a command"),
         (("one", "--header", "A: b", "--", "x"), "--header and --type are for a URL"),
-        (("one", "https://x.example/mcp", "--type", "smoke"), "--type is http or sse"),
+        (("one", "https://x.example/mcp", "--type", "smoke"), "`--type`: `smoke` is not one of `http`, `sse`"),
         (("one", "https://x.example/mcp", "--header", "nothing"), "is not a header"),
         (("one", "https://x.example/mcp", "--store-secrets"), "--store-secrets is for a command"),
     ],

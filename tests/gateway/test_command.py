@@ -62,7 +62,7 @@ def test_the_timeout_and_the_outage_status_can_be_chosen(mcp: Path) -> None:
         (("--outage-status", "200"), "the outage status cannot be 200"),
         (("--ext-auth-timeout", "0s"), "`0s` is not a timeout"),
         (("--ext-auth-timeout", "10"), "`10` is not a timeout"),
-        (("--ext-auth-protocol", "allow"), "--ext-auth-protocol is grpc or http"),
+        (("--ext-auth-protocol", "allow"), "`--ext-auth-protocol`: `allow` is not one of `grpc`, `http`"),
         (("--ext-auth-host", "authz"), "not host:port"),
         (("--failure-mode", "allow"), "no such option"),
         (("--jwt-issuer", "https://i"), "--jwt-issuer and --jwt-jwks belong together"),

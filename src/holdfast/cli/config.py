@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import typer
@@ -142,7 +142,7 @@ def add(
         typer.Option("--header", "-H", metavar="NAME:VALUE", help="A header for the URL; may be repeated"),
     ] = None,
     kind: Annotated[
-        str | None, typer.Option("--type", metavar="http|sse", help="The transport of the URL [default: http]")
+        Literal["http", "sse"] | None, typer.Option("--type", help="The transport of the URL [default: http]")
     ] = None,
     cwd: Annotated[
         Path | None, typer.Option("--cwd", metavar="FOLDER", help="The working folder of the command")
@@ -209,8 +209,6 @@ def _definition(
     if len(target) == 1 and urlsplit(target[0]).scheme in ("http", "https"):
         if env or cwd:
             raise UsageError("--env and --cwd are for a command, not for a URL", hint="use --header for a URL")
-        if kind not in (None, "http", "sse"):
-            raise UsageError(f"--type is http or sse, not `{kind}`")
         headers = dict(_header(one, secrets) for one in header)
         return {"type": kind or "http", "url": target[0], **({"headers": headers} if headers else {})}
     if header or kind:

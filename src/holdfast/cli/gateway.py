@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import anyio
 import typer
@@ -71,8 +71,7 @@ class GatewayOptions:
         ),
     ] = OUTAGE_STATUS
     ext_auth_protocol: Annotated[
-        str,
-        typer.Option("--ext-auth-protocol", metavar="grpc|http", help="The protocol of the authorization service"),
+        Literal["grpc", "http"], typer.Option("--ext-auth-protocol", help="The protocol of the authorization service")
     ] = "grpc"
     ext_auth_body_bytes: Annotated[
         int,
@@ -117,8 +116,6 @@ class GatewayOptions:
 
     def ext_auth(self) -> ExtAuth | None:
         """The authorization service. Warns where there is none."""
-        if self.ext_auth_protocol not in ("grpc", "http"):
-            raise UsageError(f"--ext-auth-protocol is grpc or http, not `{self.ext_auth_protocol}`")
         if self.ext_auth_host is None:
             warn("there is no --ext-auth-host: everyone who can reach the gateway can reach the servers")
             return None
@@ -126,7 +123,7 @@ class GatewayOptions:
             host=self.ext_auth_host,
             timeout=self.ext_auth_timeout,
             outage_status=self.outage_status,
-            protocol="http" if self.ext_auth_protocol == "http" else "grpc",
+            protocol=self.ext_auth_protocol,
             body_bytes=self.ext_auth_body_bytes,
         )
 

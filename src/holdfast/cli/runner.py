@@ -102,7 +102,7 @@ def _run(load: Callable[[], Any], argv: list[str], program: str) -> int:
 
 def _wrong_usage(exc: Any, program: str) -> int:
     """Print an error of typer in the style of all other errors."""
-    words = " ".join(exc.format_message().split()).replace("'", "`")
+    words = " ".join(exc.format_message().split()).replace("'", "`").replace("Value error, ", "")
     message, _, near = (
         words.partition(" (Possible options: ") if "(Possible" in words else words.partition(" Did you mean ")
     )

@@ -125,7 +125,6 @@ COMMAND_SECONDS = 60.0
 STOP_SECONDS = 30
 """Longer than the hub's own limit for calls in flight (10 s) and for closing its servers."""
 
-_REFERENCE = re.compile(r"(?<!\$)\$\{env:([A-Za-z_][A-Za-z0-9_]*)[^}]*\}")
 _AUTH_OPTIONS = ("--token", "--token-file", "--tokens-file", "--jwt-issuer", "--gateway-secret-file", "--gateway-mtls")
 
 
@@ -327,7 +326,8 @@ def hub_service(
 
 def _variable_hints(wanted: HubService) -> list[str]:
     """The service does not see the variables of a shell: name those that the config needs."""
-    names = sorted(set(_REFERENCE.findall(holdfast.config.read_config(wanted.config).decode("utf-8", "replace"))))
+    servers = holdfast.config.summarize(holdfast.config.read_config(wanted.config))
+    names = sorted({name for server in servers for name in server.variables})
     written = wanted.environment.read_text() if wanted.environment.exists() else ""
     known = {line.partition("=")[0].strip() for line in written.splitlines() if "=" in line}
     missing = [name for name in names if name not in known]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from holdfast.config import Target
@@ -110,8 +110,6 @@ class ExtAuth:
                 f"the outage status cannot be {self.outage_status}",
                 hint="use 500 to 599, or 403 to look like a denial; an outage never lets requests through",
             )
-        if self.protocol not in get_args(Protocol):
-            raise UsageError(f"the authorization protocol is grpc or http, not {self.protocol}")
         if not 0 <= self.body_bytes <= LONGEST_BODY:
             raise UsageError(f"the authorization service cannot get {self.body_bytes} bytes of a body")
 
