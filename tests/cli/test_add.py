@@ -153,11 +153,11 @@ def test_on_a_terminal_a_secret_without_a_value_is_asked_for(cli: Cli) -> None:
 def test_ctrl_c_during_the_try_says_what_was_kept(cli: Cli) -> None:
     own = cli.folder / ".config" / "holdfast" / "mcp.json"
     with cli.on_terminal("add", "slow", "--", "sleep", "60") as terminal:
+        terminal.until(f"added slow to {own}")
+        terminal.until(f"add --undo --file {own}")
         terminal.until("connecting to slow")
         terminal.press("\x03")
         assert terminal.code() == 130
-        terminal.until(f"slow was added to {own}")
-        terminal.until(f"add --undo --file {own}")
     assert "slow" in servers(own)
 
 

@@ -4,12 +4,6 @@ A package that is slow to import is named by its attributes (``holdfast.hub.Load
 module of a name when the name is used. So wrong usage and a bad configuration do not wait for it.
 """
 
-from __future__ import annotations
+from holdfast.cli.entry import main
 
-from holdfast._exports import lazy_exports
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.cli.entry import main as main
-
-__getattr__, __dir__ = lazy_exports(__name__)
+__all__ = ["main"]

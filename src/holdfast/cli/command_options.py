@@ -124,12 +124,6 @@ def serving_hub(url: str | None, config: Path | None) -> RunningHub | None:
     A hub that is named by its address is meant. Else it is the hub of the file that the command would load: another
     hub has other servers. Where there is no file, the only hub of this user is meant.
     """
-    if (
-        url is None
-        and not os.environ.get("HOLDFAST_URL")
-        and not any((holdfast.config.state_folder(os.environ) / "hubs").glob("*"))
-    ):
-        return None  # no hub of this user has told its address, and the client of hubs is slow to import
     if url is not None or (config is None and os.environ.get(holdfast.control.URL_VARIABLE)):
         return found_hub(url, config)
     try:

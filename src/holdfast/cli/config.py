@@ -40,10 +40,11 @@ from holdfast.errors import ConfigError, HoldfastError, UnknownServer, UsageErro
 from holdfast.files import private_folder, replace_file
 
 if TYPE_CHECKING:
+    from holdfast.auth import Logins
     from holdfast.config import Config, FileEdit, ServerSpec
     from holdfast.types import MCPServerLoadOutcome
 
-__all__ = ["add", "list_servers", "remove"]
+__all__ = ["add", "list_servers", "remove", "try_server"]
 
 File: TypeAlias = Annotated[
     Path | None, typer.Option("--file", "--config", metavar="FILE", help="The mcp.json to edit [default: your own]")
@@ -186,15 +187,14 @@ def add(
         replace_file(stored, "".join(f"{key}={json.dumps(value)}\n" for key, value in secrets.values.items()))
     config = _checked(edit, name, secrets)
     edit.perform(holdfast.config.Backups(os.environ))
-    try:
-        outcome = _try(config, name) if check else None
-    except KeyboardInterrupt:
-        _print_interrupted(edit, name)
-        raise
+    if not as_json:  # before the try, so that Ctrl-C leaves no doubt
+        print_line(f"added {name} to {edit.place.file}")
+        print_note(f"To undo this: {command_line('add', '--undo', '--file', str(edit.place.file))}")
+    outcome = try_server(config, name) if check else None
     if as_json:
         print_json(_added_data(edit, name, definition, secrets, outcome))
     else:
-        _show_added(edit, name, secrets, outcome)
+        _show_added(secrets, outcome)
     raise typer.Exit(0 if outcome is None or outcome.status == "available" else 1)
 
 
@@ -267,29 +267,21 @@ def _checked(edit: FileEdit, name: str, secrets: _Secrets) -> Config:
     return config
 
 
-def _try(config: Config, name: str) -> MCPServerLoadOutcome:
+def try_server(config: Config, name: str, logins: Logins | None = None) -> MCPServerLoadOutcome:
+    """Connect once."""
     import anyio  # noqa: PLC0415 - of `add` alone: the other commands contact no server
 
     with working(f"connecting to {name}"):
-        return anyio.run(holdfast.hub.Loader(config).load, [name]).outcomes[0]
+        return anyio.run(holdfast.hub.Loader(config, logins=logins).load, [name]).outcomes[0]
 
 
-def _show_added(edit: FileEdit, name: str, secrets: _Secrets, outcome: MCPServerLoadOutcome | None) -> None:
-    print_line(f"added {name} to {edit.place.file}")
+def _show_added(secrets: _Secrets, outcome: MCPServerLoadOutcome | None) -> None:
     if outcome is not None:
         print_try(outcome)
     if secrets.stored is not None:
         print_line(f"stored {', '.join(secrets.values)} in {secrets.stored}")
     for variable in _to_export(secrets):
         print_note(f"Set this variable where the hub runs: export {variable}='your value'")
-    print_note(f"To undo this: {command_line('add', '--undo', '--file', str(edit.place.file))}")
-
-
-def _print_interrupted(edit: FileEdit, name: str) -> None:
-    """Ctrl-C ends the try alone: the server was written before it."""
-    print_note(f"Interrupted: {name} was added to {edit.place.file}, and was not tried to the end.")
-    print_note(f"To try it again: {command_line('check', '--config', str(edit.place.file), '--require', name)}")
-    print_note(f"To undo this: {command_line('add', '--undo', '--file', str(edit.place.file))}")
 
 
 def _to_export(secrets: _Secrets) -> list[str]:

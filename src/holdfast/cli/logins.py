@@ -31,11 +31,11 @@ import anyio
 import typer
 
 import holdfast.auth
-import holdfast.hub
 import holdfast.serve
 from holdfast.access import PeerUids
 from holdfast.cli.command_options import AsJson, ConfigFile, group_of_commands
-from holdfast.cli.output import print_json, print_line, print_note, print_try, until, working
+from holdfast.cli.config import try_server
+from holdfast.cli.output import print_json, print_line, print_note, print_try, until
 from holdfast.cli.trust import load_trusted
 from holdfast.config import Config, ServerSpec
 from holdfast.core import command_line, plain, scopes_in
@@ -81,35 +81,31 @@ def login(
     if device and paste:
         raise UsageError("--device and --paste exclude each other", hint="use one of them")
     found = load_trusted(config)
-    spec = chosen_server(found, server, "log in to")
-    refuse_useless_login(spec)
-    require_per_user(spec, user)
     how: LoginMethod = "device" if device else "paste" if paste else "browser"
     more = scopes_in(" ".join(scope or ()))
-    grant = anyio.run(_log_in, spec, how, browser, more, timeout, user)
-    _show(server, grant, user)
-    raise typer.Exit(anyio.run(_try_out, found, server, user))
+    log_in_to(found, server, how, opens=browser, more=more, within=timeout, user=user)
+    logins = holdfast.auth.Logins(store_of(user))  # to prove that the server accepts the login
+    raise typer.Exit(print_try(try_server(found, server, logins), but="But "))
 
 
-def log_in_to(config: Config, server: str, within: float = 300.0) -> None:
-    """Log in with a browser, and show what came of it; `setup` uses it."""
+def log_in_to(
+    config: Config,
+    server: str,
+    how: LoginMethod = "browser",
+    *,
+    opens: bool = True,
+    more: tuple[str, ...] = (),
+    within: float = 300.0,
+    user: str | None = None,
+) -> None:
+    """Log in, and show what came of it; `setup` uses it too."""
     spec = chosen_server(config, server, "log in to")
     refuse_useless_login(spec)
-    _show(server, anyio.run(_log_in, spec, "browser", True, (), within))
-
-
-async def _log_in(
-    spec: ServerSpec,
-    how: LoginMethod,
-    browser: bool,
-    more: tuple[str, ...],
-    timeout: float,  # noqa: ASYNC109 - handed on
-    user: str | None = None,
-) -> Grant:
+    require_per_user(spec, user)
     typed = how == "paste" or (how == "browser" and sys.stdin.isatty())
-    opens = browser and how == "browser" and has_browser()
-    person = TerminalLogin(spec.id, opens=opens, pastes=typed, within=timeout)
-    return await holdfast.auth.log_in(spec, store=store_of(user), person=person, how=how, scope=more, within=timeout)
+    person = TerminalLogin(server, opens=opens and how == "browser" and has_browser(), pastes=typed, within=within)
+    log_in = partial(holdfast.auth.log_in, store=store_of(user), person=person, how=how, scope=more, within=within)
+    _show(server, anyio.run(log_in, spec), user)
 
 
 def store_of(user: str | None) -> GrantStore:
@@ -140,15 +136,6 @@ def _show(server: str, grant: Grant, user: str | None = None) -> None:
     granted = f" Granted: {grant.scope}." if grant.scope else ""
     text = f"Logged in to {server}.{granted}{lasts}{'.' if lasts else ''} The tokens are in {where}."
     print_line(text)
-
-
-async def _try_out(config: Config, server: str, user: str | None = None) -> int:
-    """Connect once, to prove that the server accepts the login."""
-    with working(f"connecting to {server}"):
-        outcome = (
-            await holdfast.hub.Loader(config, logins=holdfast.auth.Logins(store_of(user))).load([server])
-        ).outcomes[0]
-    return print_try(outcome, but="But ")
 
 
 def chosen_server(config: Config, name: str, doing: str) -> ServerSpec:

@@ -196,10 +196,9 @@ class ServerProgress:
 
     def __init__(self, servers: Iterable[str], verb: str, update: Callable[[str], None]) -> None:
         self._waiting = list(dict.fromkeys(servers))
-        self._total = counted(len(self._waiting), "server")
+        self._total = len(self._waiting)
         self._verb = verb
         self._starts: dict[str, str] = {}
-        self._done = 0
         self._show = update
         self._show(str(self))
 
@@ -207,7 +206,6 @@ class ServerProgress:
         """A server has its outcome."""
         if server in self._waiting:
             self._waiting.remove(server)
-            self._done += 1
             self._show(str(self))
 
     def starting(self, server: str, words: str) -> None:
@@ -216,7 +214,7 @@ class ServerProgress:
         self._show(str(self))
 
     def __str__(self) -> str:
-        said = f"{self._done} of {self._total} {self._verb}"
+        said = f"{self._total - len(self._waiting)} of {counted(self._total, 'server')} {self._verb}"
         if not self._waiting:
             return said
         start = next((f"; {name}: {self._starts[name]}" for name in self._waiting if name in self._starts), "")

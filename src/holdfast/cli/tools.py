@@ -157,7 +157,8 @@ def _show_outcome(outcome: MCPServerLoadOutcome) -> None:
 READY_SECONDS = 20.0
 """How long servers may take to start before the search goes on without them; what they last listed is found."""
 
-MOST_HITS = 50
+MOST_HITS = 20
+"""The tool of the hub finds no more at once."""
 
 
 def find(
@@ -370,9 +371,6 @@ LONGEST_CALL = "24h"
 _STATE = {"state": "", "reason": None, "retryIn": None}
 """What the hub leaves out of a hit that can be called."""
 
-MOST_FOUND = 20
-"""How many tools the hub finds at most."""
-
 
 def _hub_to_ask(url: str | None, config: Path | None) -> RunningHub | None:
     """The running hub, if this command can be a client of it: it has no certificate to show to one that wants it."""
@@ -441,7 +439,7 @@ async def _find_at_hub(hub: RunningHub, query: str, *, server: str | None, limit
     if server is not None:
         chosen([server], known)
     only = {"server": server} if server is not None else {}
-    arguments = {"query": query, "limit": min(limit, MOST_FOUND), **only}
+    arguments = {"query": query, "limit": limit, **only}
     address = f"{hub.url}/mcp?tools=find"
     with _as_a_caller():
         result = await _client(hub, {HUB: address}).call(HUB, "find_tools", arguments)
