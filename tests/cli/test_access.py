@@ -108,12 +108,17 @@ def test_a_table_of_expectations_passes_or_names_what_does_not(inside: Inside, c
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("{", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
-        ("{}", "has no list `tests`"),
+        ("{", "is no table of tests: "),
+        ("[" * 100_000, "is no table of tests: "),
+        ("{}", "missing required field `tests`"),
+        ('{"tests": []}', "`$.tests`"),
+        ('{"tests": [{"user": "b", "tool": "a/b", "groups": "dev", "expect": "deny"}]}', "`$.tests[0].groups`"),
         ('{"tests": [{"user": "b", "expect": "allow"}]}', "needs one of `tool`, `prompt` and `resource`"),
-        ('{"tests": [{"user": "b", "tool": "a/b", "expect": "yes"}]}', "allow, ask or deny"),
-        ('{"tests": [{"user": "b", "tool": "a/b", "expect": "deny", "rulle": 1}]}', "unknown key `rulle`"),
+        ('{"tests": [{"user": "b", "tool": "a/b", "expect": "yes"}]}', "`$.tests[0].expect`"),
+        (
+            '{"tests": [{"user": "b", "tool": "a/b", "expect": "deny", "rulle": 1}]}',
+            "unknown field `rulle` - at `$.tests[0]`",
+        ),
     ],
 )
 def test_a_wrong_table_says_what_is_wrong(

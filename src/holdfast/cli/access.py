@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 import typer
 from rich.text import Text
 
@@ -29,7 +30,7 @@ from holdfast.core import cut, plain
 from holdfast.errors import ConfigNotFound, UsageError
 
 if TYPE_CHECKING:
-    from holdfast.access import AccessDecision, AccessItem, AuditRecord, Principal, Verified
+    from holdfast.access import AccessDecision, AccessItem, AuditRecord, Verified
     from holdfast.config import AccessRule, AccessSettings
 
 __all__ = ["access_app", "audit_app"]
@@ -173,51 +174,47 @@ def _item(kind: _Kind, text: str) -> AccessItem:
     return holdfast.access.AccessItem(kind, server, name)
 
 
-def _tests_in(file: Path) -> list[Mapping[str, Any]]:
-    hint = 'write {"tests": [{"user": "bob", "tool": "jira/get_issue", "expect": "allow"}]}'
+class _Expectation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One test of a table: a call, and what the rules are to say of it."""
+
+    user: str
+    groups: list[str] = []
+    scopes: list[str] = []
+    tool: str | None = None
+    prompt: str | None = None
+    resource: str | None = None
+    arguments: dict[str, Any] | None = None
+    expect: Literal["allow", "ask", "deny"]
+    listed: bool | None = None
+    rule: str | None = None
+
+
+class _Table(msgspec.Struct):
+    tests: Annotated[list[_Expectation], msgspec.Meta(min_length=1)]
+
+
+def _tests_in(file: Path) -> list[_Expectation]:
+    hint = 'write {"tests": [{"user": "bob", "tool": "jira/get_issue", "expect": "allow"}]}, or ask, or deny'
     try:
-        read = json.loads(file.read_bytes())
+        return msgspec.json.decode(file.read_bytes(), type=_Table).tests
     except OSError as exc:
         raise UsageError(f"cannot read {file}: {exc.strerror}", hint=hint) from exc
-    except (ValueError, RecursionError) as exc:
-        raise UsageError(f"{file} is no JSON: {exc}", hint=hint) from exc
-    tests = read.get("tests") if isinstance(read, dict) else None
-    if not isinstance(tests, list) or not tests or not all(isinstance(one, dict) for one in tests):
-        raise UsageError(f"{file} has no list `tests`", hint=hint)
-    for number, one in enumerate(tests):
-        _check_test(file, number, one)
-    return tests
+    except (msgspec.DecodeError, RecursionError) as exc:
+        raise UsageError(f"{file} is no table of tests: {exc}", hint=hint) from exc
 
 
-_KINDS: tuple[_Kind, ...] = ("tool", "prompt", "resource")
-_KEYS = frozenset({"user", "groups", "scopes", "arguments", "expect", "listed", "rule", *_KINDS})
-
-
-def _check_test(file: Path, number: int, one: Mapping[str, Any]) -> None:
-    place = f"{file}: tests[{number}]"
-    if unknown := sorted(map(str, one.keys() - _KEYS)):
-        raise UsageError(f"{place} has the unknown key `{unknown[0]}`", hint=f"known: {', '.join(sorted(_KEYS))}")
-    if not isinstance(one.get("user"), str) or one.get("expect") not in _EFFECT_STYLES:
-        raise UsageError(f"{place} needs `user`, and `expect`: allow, ask or deny")
-    if sum(kind in one for kind in _KINDS) != 1:
-        raise UsageError(f"{place} needs one of `tool`, `prompt` and `resource`")
-    for key in ("groups", "scopes"):
-        value = one.get(key, [])
-        if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-            raise UsageError(f"{place}: `{key}` must be a list of texts")
-    if not isinstance(one.get("arguments", {}), dict):
-        raise UsageError(f"{place}: `arguments` must be an object")
-
-
-def _tested(policy: Any, settings: AccessSettings, number: int, one: Mapping[str, Any]) -> dict[str, Any]:
-    principal: Principal = holdfast.access.principal_named(one["user"], one.get("groups", ()), one.get("scopes", ()))
-    kind = next(kind for kind in _KINDS if kind in one)
-    item = _item(kind, str(one[kind]))
-    decision = policy.decide(principal, item, one.get("arguments"))
-    told = _told(settings, decision, listed=policy.may_list(principal, item))
-    wanted = {"effect": one["expect"], **{key: one[key] for key in ("listed", "rule") if key in one}}
+def _tested(policy: Any, settings: AccessSettings, number: int, one: _Expectation) -> dict[str, Any]:
+    asked: dict[_Kind, str | None] = {"tool": one.tool, "prompt": one.prompt, "resource": one.resource}
+    items = [_item(kind, name) for kind, name in asked.items() if name is not None]
+    if len(items) != 1:
+        raise UsageError(f"tests[{number}] needs one of `tool`, `prompt` and `resource`")
+    principal = holdfast.access.principal_named(one.user, one.groups, one.scopes)
+    decision = policy.decide(principal, items[0], one.arguments)
+    told = _told(settings, decision, listed=policy.may_list(principal, items[0]))
+    wanted = {"effect": one.expect, "listed": one.listed, "rule": one.rule}
+    wanted = {key: value for key, value in wanted.items() if value is not None}
     passed = all(told[key] == value for key, value in wanted.items())
-    what = {"number": number, "user": one["user"], "kind": kind, "server": item.server, "name": item.name}
+    what = {"number": number, "user": one.user, "kind": items[0].kind, "server": items[0].server, "name": items[0].name}
     return {**what, "passed": passed, "expected": wanted, **told}
 
 
@@ -442,8 +439,6 @@ def _show(record: AuditRecord, *, as_json: bool) -> None:
 
 
 def _values(record: AuditRecord) -> dict[str, Any]:
-    import msgspec  # noqa: PLC0415 - of --json alone
-
     values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(record))
     return values
 

@@ -240,7 +240,6 @@ class Schema:
     def __init__(self, file: Path) -> None:
         from jsonschema import Draft202012Validator  # noqa: PLC0415 - slow to import, and rarely used
 
-        self.file = file
         try:
             self._validator = Draft202012Validator(json.loads(file.read_bytes()))
         except (OSError, ValueError) as exc:
