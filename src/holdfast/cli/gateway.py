@@ -220,8 +220,11 @@ def bridge(
     if seed:
         _seed(plan)
         return
-    worker = _bridge(
-        plan, _source(targets, targets_url, token_file, allow_plain_http=allow_plain_http), options.admin, watch
+    worker = holdfast.gateway.Bridge(
+        plan,
+        source=_source(targets, targets_url, token_file, allow_plain_http=allow_plain_http),
+        watch=holdfast.gateway.AdminAddressWatch(f"http://{options.admin}") if watch else None,
+        report=_say,
     )
     worker.health.gateway_version = options.gateway_version
     address = check_address(listen, option="--listen", lowest=0)
@@ -261,11 +264,6 @@ def _check_token_file(file: Path) -> None:
 def _token(file: Path | None) -> str:
     """The token. It is read again at each poll, because a mounted secret can be replaced."""
     return read_secret(file).strip() if file is not None else os.environ[TOKEN_VARIABLE]
-
-
-def _bridge(plan: BridgePlan, source: TargetSource, admin: str, watched: bool) -> Bridge:
-    watch = holdfast.gateway.AdminAddressWatch(f"http://{admin}") if watched else None
-    return holdfast.gateway.Bridge(plan, source=source, watch=watch, report=_say)
 
 
 def _seed(plan: BridgePlan) -> None:

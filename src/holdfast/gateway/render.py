@@ -280,14 +280,10 @@ def _faults(block: Document, family: Family) -> Iterator[tuple[str, str]]:
     if given is None and not foreign:
         yield "it has no timeout", f"write `{dotted}`: the default of the gateway is too short for a cold start"
     if given is not None:
-        yield from _timeout_faults(str(given))
-
-
-def _timeout_faults(text: str) -> Iterator[tuple[str, str]]:
-    try:
-        check_timeout(text)
-    except UsageError as exc:
-        yield exc.message, exc.hint
+        try:
+            check_timeout(str(given))
+        except UsageError as exc:
+            yield exc.message, exc.hint
 
 
 def _denies(mode: object) -> bool:
