@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, Literal
 
 from google.adk.agents.readonly_context import ReadonlyContext
@@ -29,7 +30,7 @@ __all__ = ["HubTool", "HubToolset", "OnToolProgress", "RequireConfirmation"]
 FIRST_LISTING_SECONDS = 4.0
 """How long the first listing waits for servers that start."""
 
-OnToolProgress = Callable[[str, float, float | None, str | None], Awaitable[None]]
+OnToolProgress = Callable[[str, float, float | None, str | None], Coroutine[Any, Any, None]]
 """Called with the tool's name, the progress, the total and the message of each progress notification."""
 
 RequireConfirmation = bool | Callable[[Tool, dict[str, Any]], bool | Awaitable[bool]]
@@ -106,13 +107,9 @@ class HubTool(BaseTool):
                 return {"error": "This call waits for a person's confirmation."}
             if not tool_context.tool_confirmation.confirmed:
                 return {"error": "A person rejected this call."}
-
-        async def report(progress: float, total: float | None, message: str | None) -> None:
-            if self._on_progress is not None:
-                await self._on_progress(self._tool.name, progress, total, message)
-
+        progressed = partial(self._on_progress, self._tool.name) if self._on_progress is not None else None
         try:
-            result = await self._tool.call(args, on_progress=report if self._on_progress is not None else None)
+            result = await self._tool.call(args, on_progress=progressed)
         except HoldfastError as error:
             return {"error": explain(error)}
         return _answered(result)

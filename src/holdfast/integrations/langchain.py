@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -39,7 +39,7 @@ __all__ = ["HubMiddleware", "MultiServerMCPClient", "OnToolProgress", "langchain
 FIRST_LISTING_SECONDS = 10.0
 """How long ``langchain_tools`` waits for servers that start: an agent's tools are fixed after it."""
 
-OnToolProgress = Callable[[str, float, float | None, str | None], Awaitable[None]]
+OnToolProgress = Callable[[str, float, float | None, str | None], Coroutine[Any, Any, None]]
 """Called with the tool's name, the progress, the total and the message of each progress notification."""
 
 
@@ -263,13 +263,9 @@ def _tool(
     """One tool. ``name`` is the hub's; ``shown`` is the model's."""
 
     async def call(**arguments: Any) -> tuple[list[Any], dict[str, Any] | None]:
-        async def report(progress: float, total: float | None, message: str | None) -> None:
-            if on_progress is not None:
-                await on_progress(name, progress, total, message)
-
         try:
             call_it = tool.call if tool is not None else partial(hub.call_tool, name)
-            result = await call_it(arguments, on_progress=report if on_progress is not None else None)
+            result = await call_it(arguments, on_progress=partial(on_progress, name) if on_progress else None)
         except HoldfastError as error:
             raise _Failed([create_text_block(explain(error))]) from error
         blocks = [_block(block) for block in result.content]

@@ -11,7 +11,8 @@ from __future__ import annotations
 import base64
 import copy
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Literal
 
 from pydantic_ai import RunContext
@@ -31,7 +32,7 @@ __all__ = ["HubToolset", "OnToolProgress"]
 FIRST_LISTING_SECONDS = 4.0
 """How long the first listing waits for servers that start."""
 
-OnToolProgress = Callable[[str, float, float | None, str | None], Awaitable[None]]
+OnToolProgress = Callable[[str, float, float | None, str | None], Coroutine[Any, Any, None]]
 """Called with the tool's name, the progress, the total and the message of each progress notification."""
 
 _ANY_OBJECT = SchemaValidator(
@@ -101,12 +102,7 @@ class HubToolset(AbstractToolset[Any]):
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> Any:
         """Call a tool. An outage is a failed result that says why."""
-
-        async def report(progress: float, total: float | None, message: str | None) -> None:
-            if self._on_progress is not None:
-                await self._on_progress(name, progress, total, message)
-
-        progressed = report if self._on_progress is not None else None
+        progressed = partial(self._on_progress, name) if self._on_progress is not None else None
         own = {one.name: one for one in finding_tools(self._hub)} if self._mode == "find" else {}
         try:
             if name in own:
