@@ -139,13 +139,13 @@ def test_the_agent_of_launchd_gives_the_hub_the_variables_of_its_file(tmp_path: 
 def test_installing_writes_the_units_and_starts_the_socket_before_the_hub(
     inside: Inside, tmp_path: Path, recorded: Path
 ) -> None:
-    trusted(tmp_path / "mcp.json", one={"command": "x", "env": {"K": "${env:A_TOKEN}"}})
+    trusted(tmp_path / "mcp.json", one={"command": "x", "env": {"K": "${env:A_TOKEN}", "L": "${A_SECRET}"}})
     ran = inside("service", "install", "--port", "4999")
     assert ran.code == 0, ran.err
     assert "The hub runs at http://127.0.0.1:4999/mcp" in ran.out
     assert "loginctl enable-linger" in ran.err
     assert "service.env (mode 600)" in ran.err
-    assert "A_TOKEN" in ran.err
+    assert "A_SECRET, A_TOKEN" in ran.err
     asked = [line for line in recorded.read_text().splitlines() if line.startswith("systemctl")]
     assert asked == [
         "systemctl --user daemon-reload",
