@@ -575,18 +575,17 @@ def _undo_all() -> tuple[list[str], list[str]]:
 
 
 def _restore_config() -> list[str]:
-    """The user's mcp.json as it was before each setup, the last one first, until one that was changed since."""
+    """The user's mcp.json as it was before the setup, unless another hand changed it since; the last setup first."""
     backups = holdfast.config.Backups(os.environ)
     done: dict[Path, str] = {}
     for backup in backups.of(_OWNER):
         file = backup.place.file
-        if not file.exists() or not backup.is_untouched(holdfast.config.ClientFile.read(file).text):
-            break
-        backups.restore(backup, backup.before)
-        done[file] = f"{file} is as it was"
-        if not backup.before:
-            file.unlink()
-            done[file] = f"removed {file}, which `setup` made"
+        if file.exists() and backup.is_untouched(holdfast.config.ClientFile.read(file).text):
+            backups.restore(backup, backup.before)
+            done[file] = f"{file} is as it was"
+            if not backup.before:
+                file.unlink()
+                done[file] = f"removed {file}, which `setup` made"
     return list(done.values())
 
 
