@@ -14,7 +14,6 @@ the hub before it may stop then. Commands find it by a private file, which has i
 from __future__ import annotations
 
 import errno
-import ipaddress
 import logging
 import os
 import shutil
@@ -25,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NoReturn, Self
 from urllib.parse import urlsplit
@@ -35,7 +34,7 @@ import anyio
 from holdfast._version import __version__
 from holdfast.config import state_folder
 from holdfast.control import TOKEN_VARIABLE, RunningHub, is_running, registered, running_hubs
-from holdfast.core import Redactor, command_line, counted, plain
+from holdfast.core import command_line, counted, plain
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.files import PRIVATE_FOLDER, make_private, private_folder
 from holdfast.serve.join_address import JoinAddress, JoinRefused, try_lock
@@ -80,15 +79,15 @@ def bind(host: str, port: int) -> socket.socket:
         listener.listen(1024)
     except OSError as exc:
         listener.close()
-        _cannot_bind(host, port, str(address[0]), exc)
+        _cannot_bind(host, port, exc)
     return listener
 
 
-def _cannot_bind(host: str, port: int, address: str, exc: OSError) -> NoReturn:
+def _cannot_bind(host: str, port: int, exc: OSError) -> NoReturn:
     match exc.errno:
         case errno.EADDRINUSE:
-            owner, first = _owner(port, address)
-            what = f"port {port} of {host} is in use{f' by {owner}' if owner else ''}"
+            owner, first = _owner(port)
+            what = f"port {port} of {host} is in use{owner}"
             hint = f"{first}, use another port, or --port 0 for a free one"
         case errno.EACCES:
             what, hint = f"no permission to use port {port}", "use a port above 1023"
@@ -99,52 +98,14 @@ def _cannot_bind(host: str, port: int, address: str, exc: OSError) -> NoReturn:
     raise HoldfastError(what, hint=hint) from exc
 
 
-PROC = Path("/proc")
-LISTENS = "0A"
-"""The state of a listening socket, as ``/proc/net/tcp`` has it."""
-
-
-def _owner(port: int, address: str) -> tuple[str, str]:
-    """Who listens there, and how to end that; no name where the system tells none, as for another user's process."""
+def _owner(port: int) -> tuple[str, str]:
+    """Which hub of this user listens there, and how to end it; no name if it is another program."""
     for hub in running_hubs():
         if urlsplit(hub.url).port == port:
             end = f"end it with `{command_line('stop')}`" if hub.background else "use that hub, or end it"
-            return f"your hub of {'the demo servers' if hub.demo else plain(hub.config)} (process {hub.pid})", end
-    sockets = {f"socket:[{inode}]" for inode in _listening(port, address)}
-    for folder in PROC.glob("[0-9]*/fd") if sockets else ():
-        with suppress(OSError):  # a process of another user, or one that just ended
-            if any(os.readlink(one) in sockets for one in folder.iterdir()):  # noqa: PTH115 - the target is no path
-                return f"process {folder.parent.name} (`{_program(folder.parent)}`)", "end that process"
-    return "", "a hub may already run there: end it"
-
-
-def _listening(port: int, address: str) -> Iterator[str]:
-    """The inodes of the listening sockets that have this port at this address, or at all addresses."""
-    wanted = ipaddress.ip_address(address.partition("%")[0])
-    for table in ("tcp", "tcp6"):
-        lines: list[str] = []
-        with suppress(OSError):
-            lines = (PROC / "net" / table).read_text().splitlines()[1:]
-        for _, local, _, state, *_, inode in (line.split()[:10] for line in lines):
-            host, _, number = local.partition(":")
-            if state == LISTENS and int(number, 16) == port:
-                found = _from_kernel(host)
-                if found == wanted or found.is_unspecified or wanted.is_unspecified:
-                    yield inode
-
-
-def _from_kernel(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An address of ``/proc/net/tcp``: words of four bytes, each in the order of the machine."""
-    words = [int(host[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(host), 8)]
-    found = ipaddress.ip_address(b"".join(words))
-    return (found.ipv4_mapped or found) if isinstance(found, ipaddress.IPv6Address) else found
-
-
-def _program(process: Path) -> str:
-    """What runs: the program, and its script, module or command. More of a command line may hold a secret."""
-    words = (process / "cmdline").read_bytes().decode("utf-8", "replace").rstrip("\0").split("\0")
-    named = [PurePath(words[0]).name, *words[1 : 3 if words[1:2] == ["-m"] else 2]]
-    return Redactor().mask(plain(" ".join(word for word in named if word == "-m" or not word.startswith("-"))))
+            return f" by your hub of {'the demo servers' if hub.demo else plain(hub.config)} (process {hub.pid})", end
+    tells = f"lsof -iTCP:{port} -sTCP:LISTEN" if sys.platform == "darwin" else f"ss -ltnp 'sport = :{port}'"
+    return "", f"`{tells}` names the program that has it: end that"
 
 
 def inherited_socket(environ: MutableMapping[str, str]) -> socket.socket | None:
