@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from holdfast.serve.memory import KEPT_BYTES
+from holdfast.serve.run import KEPT_BYTES
 
 PROGRAM = """
 import resource, sys
 if sys.argv[1] == "kept":
-    from holdfast.serve.memory import keep_freed_memory
+    from holdfast.serve.run import keep_freed_memory
     keep_freed_memory()
 
 def message():

@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from holdfast.hub import Hub, Published
-from holdfast.serve import memory as collector
-from holdfast.serve.memory import keep_collections_short
+from holdfast.serve import run as collector
+from holdfast.serve.run import keep_collections_short
 from tests.harness.open_hubs import config, running, settled
 from tests.peers.mcp_http import McpPeer
 
@@ -56,7 +56,7 @@ async def test_a_catalog_of_many_new_objects_is_frozen(monkeypatch: pytest.Monke
         keep_collections_short(hub)
         await settled(hub, peer)
         garbage = weakref.ref(Cycle())
-        monkeypatch.setattr(collector, "FEW", 1_000)
+        monkeypatch.setattr(collector, "FEW_OBJECTS", 1_000)
         before = gc.get_freeze_count()
         hub.registry.journal.write(Published(server="a", version=9, kinds=("tools",), at=0))
         assert gc.get_freeze_count() > before + 1_000
@@ -72,8 +72,8 @@ async def test_while_many_servers_are_dialed_only_younger_objects_are_looked_at_
         if phase == "start":
             looked.append(info["generation"])
 
-    monkeypatch.setattr(collector, "FEW", 1_000)
-    hub = Hub(config({f"s{number}": DEAD for number in range(3 * collector.STEP)}))
+    monkeypatch.setattr(collector, "FEW_OBJECTS", 1_000)
+    hub = Hub(config({f"s{number}": DEAD for number in range(3 * collector.OUTCOMES_A_LOOK)}))
     keep_collections_short(hub)
     gc.set_threshold(*collector.THRESHOLDS)
     frozen = gc.get_freeze_count()

@@ -17,11 +17,11 @@ import pytest
 
 from holdfast.config import load_config
 from holdfast.serve.client_context import IDLE_SECONDS, end_when_idle
-from holdfast.serve.inner_hub import served_part
 from holdfast.serve.join_address import JoinAddress, try_lock
 from holdfast.serve.joiner import HubFinder, JoinOptions
 from holdfast.serve.listening import SharedPlace
 from holdfast.serve.options import ServeConfig
+from holdfast.serve.start import served_part
 from holdfast.testing import FakeClock
 from tests.cli.in_process import Inside
 from tests.cli.serve_process import COMMAND, spawned

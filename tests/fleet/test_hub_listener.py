@@ -14,8 +14,7 @@ import pytest
 from holdfast.front import create_hub_app, tls
 from holdfast.identity import FleetIdentity
 from holdfast.keys import KeyRing
-from holdfast.serve.inner_hub import HubListener
-from holdfast.serve.web_server import HubWebServer
+from holdfast.serve.web_server import HubListener, HubWebServer
 from tests.harness.served_hub import front
 
 pytestmark = pytest.mark.anyio

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import anyio
 import anyio.lowlevel
 
-from holdfast.serve.memory import THRESHOLDS
+from holdfast.serve.run import THRESHOLDS
 
 __all__ = ["LONGEST_STEP", "TRIES", "LoopSteps", "measured_loop", "too_long"]
 

@@ -20,7 +20,7 @@ from holdfast.core import ChangedTool, Redactor, State, Transition, said
 from holdfast.hub import CallEnded
 from holdfast.hub.hub import Hub
 from holdfast.hub.reload import Reloader
-from holdfast.serve.memory import keep_collections_short
+from holdfast.serve.run import keep_collections_short
 from tests.control.server.controlled_hub import TOKEN, Steered, steered
 from tests.front.loop_steps import LONGEST_STEP, TRIES, LoopSteps, measured_loop, too_long
 from tests.peers.heavy_http import answer, heavy_http

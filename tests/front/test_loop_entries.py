@@ -26,7 +26,7 @@ from holdfast.endpoint.view import View
 from holdfast.errors import LoadFailed
 from holdfast.front.stdio import CHUNK, MessageLines, PipeServer, StdoutWriter
 from holdfast.hub.hub import Hub
-from holdfast.serve.memory import keep_collections_short
+from holdfast.serve.run import keep_collections_short
 from tests.front.heavy_inputs import ENTRIES, QUICK_SIZE, SHAPES, Target, call_message, modern_call
 from tests.front.loop_steps import LONGEST_STEP, TRIES, LoopSteps, measured_loop, too_long
 from tests.harness.served_hub import front

@@ -17,7 +17,7 @@ import anyio.to_thread
 import pytest
 
 from holdfast.errors import LoadFailed
-from holdfast.serve.memory import keep_collections_short
+from holdfast.serve.run import keep_collections_short
 from tests.front.heavy_inputs import SHAPES, SIZE, Attack, Target, attacks, call_message
 from tests.front.loop_steps import LONGEST_STEP, TRIES, LoopSteps, measured_loop, too_long
 from tests.harness.served_hub import Served, front

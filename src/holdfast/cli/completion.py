@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
@@ -206,8 +205,6 @@ def _read(command: Any, words: Sequence[str]) -> tuple[list[str], Any]:
 
 def _values(option: Any) -> list[Candidate]:
     kind = getattr(getattr(option, "type_descriptor", None), "annotation", None)
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return [Candidate(str(choice.value)) for choice in kind]
     if get_origin(kind) is Literal:
         return [Candidate(str(choice)) for choice in get_args(kind)]
     return [Candidate(FILES)] if option.metavar in _FILE_METAVARS else []

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         local_token_file as local_token_file,
         read_token as read_token,
     )
-    from holdfast.serve.inner_hub import without_itself as without_itself
     from holdfast.serve.isolation import isolate as isolate
     from holdfast.serve.joiner import (
         JoinOptions as JoinOptions,
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from holdfast.serve.start import (
         require_credentials_beyond_loopback as require_credentials_beyond_loopback,
         start_serving as start_serving,
+        without_itself as without_itself,
     )
     from holdfast.serve.telemetry import log_faults_in_lines as log_faults_in_lines
     from holdfast.serve.worker_link import WorkerLink as WorkerLink

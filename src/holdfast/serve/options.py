@@ -14,10 +14,9 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from typer import Option
@@ -35,8 +34,6 @@ __all__ = [
     "DEFAULT_HOST",
     "DEFAULT_PORT",
     "DEFAULT_URL",
-    "LogFormat",
-    "LogLevel",
     "ServeConfig",
     "Serving",
     "endpoint_url",
@@ -61,28 +58,7 @@ def endpoint_url(host: str, port: int, path: str = "/mcp", *, tls: bool = False)
 DEFAULT_URL = endpoint_url(DEFAULT_HOST, DEFAULT_PORT)
 
 
-class ToolsChoice(Enum):
-    """What the endpoint on stdin and stdout lists."""
-
-    ALL = "all"
-    FIND = "find"
-
-
-class LogFormat(Enum):
-    """The format of the log."""
-
-    CONSOLE = "console"
-    JSON = "json"
-
-
-class LogLevel(Enum):
-    """The lowest level that is logged."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 # The help shows the options in these groups, and each group in the order of the fields.
 _Configuration = partial(Option, rich_help_panel="Configuration")
@@ -150,7 +126,7 @@ class ServeConfig:
         Path | None, _OneClient("--folder", metavar="FOLDER", help="With --stdio: the folder that the client works in")
     ] = None
     tools: Annotated[
-        ToolsChoice | None,
+        Literal["all", "find"] | None,
         _OneClient(
             "--tools", help="With --stdio: list all tools, or with `find` a few that find, describe and call them"
         ),
@@ -312,12 +288,12 @@ class ServeConfig:
         float, _End("--drain", metavar="SECONDS", min=0, help="How long calls in flight may run after that")
     ] = 10.0
     log_format: Annotated[
-        LogFormat,
+        Literal["console", "json"],
         _Log("--log-format", envvar="HOLDFAST_LOG_FORMAT", help="The format of the log: text, or JSON lines"),
-    ] = LogFormat.CONSOLE
+    ] = "console"
     log_level: Annotated[
         LogLevel, _Log("--log-level", envvar="HOLDFAST_LOG_LEVEL", help="The lowest level that is logged")
-    ] = LogLevel.INFO
+    ] = "info"
     verbose: Annotated[bool, _Log("--verbose", "-v", help="The same as --log-level debug")] = False
 
     @property
@@ -337,7 +313,7 @@ class ServeConfig:
     @property
     def level(self) -> LogLevel:
         """The lowest level that is logged."""
-        return LogLevel.DEBUG if self.verbose else self.log_level
+        return "debug" if self.verbose else self.log_level
 
     @property
     def has_gateway(self) -> bool:

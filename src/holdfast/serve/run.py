@@ -10,6 +10,8 @@ before a successor accepts on it, or before no client should come any more.
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import importlib.util
 import logging
 import os
@@ -21,7 +23,7 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 import anyio
@@ -30,7 +32,7 @@ import anyio.abc
 from holdfast._version import __version__
 from holdfast.access import LOOPBACK_HOSTS, AuditTrail, IdentityAssertions
 from holdfast.auth import IdTokens, SignInClient, SubjectTokens, UserTokenStore
-from holdfast.config import ApprovalMode, Config
+from holdfast.config import UNIX, ApprovalMode, Config
 from holdfast.control import (
     BrowserIdentity,
     BrowserSessions,
@@ -41,8 +43,8 @@ from holdfast.control import (
     Worker,
     WorkerGroup,
 )
-from holdfast.core import invocation, is_loopback
-from holdfast.endpoint import IDENTITY, TOOLS_MODES, Broker, LoginLinks
+from holdfast.core import State, Transition, invocation, is_loopback
+from holdfast.endpoint import IDENTITY, Broker, LoginLinks
 from holdfast.errors import UsageError
 from holdfast.fleet import Fleet, bind_unix
 from holdfast.front import (
@@ -58,7 +60,7 @@ from holdfast.front import (
     create_hub_app,
     serve_stdio,
 )
-from holdfast.hub import ApprovalsLock, Hub, Reloader, default_state_file
+from holdfast.hub import ApprovalsLock, Hub, HubRecord, Published, Reloader, default_state_file
 from holdfast.identity import FleetIdentity
 from holdfast.serve.client_context import (
     IDLE_SECONDS,
@@ -70,13 +72,12 @@ from holdfast.serve.client_context import (
     project_folder_of,
 )
 from holdfast.serve.hub_secrets import CallerSecrets, SecretFiles
-from holdfast.serve.inner_hub import HubListener, require_shared_key, served_part, without_itself
 from holdfast.serve.joiner import runs_in_background
 from holdfast.serve.listening import Announcement, SharedPlace, keep_state_private, shared_place, tell_addresses
-from holdfast.serve.memory import begin_collections, keep_collections_short, keep_freed_memory
 from holdfast.serve.options import ServeConfig, Serving
 from holdfast.serve.program import found_config, on_terminal
 from holdfast.serve.replicas import make_fleet, share_sessions, user_tokens_of
+from holdfast.serve.start import served_part, without_itself
 from holdfast.serve.takeover import handing_over
 from holdfast.serve.telemetry import (
     Audited,
@@ -86,11 +87,20 @@ from holdfast.serve.telemetry import (
     mask_in_log,
     record_other_events,
 )
-from holdfast.serve.web_server import HubWebServer, Leaving, end_when_asked
+from holdfast.serve.web_server import HubListener, HubWebServer, Leaving, end_when_asked
 from holdfast.serve.worker_link import WorkerLink
 from holdfast.wire import raise_descriptor_limit, share_receive_room
 
-__all__ = ["EndableStdin", "allowed_hosts", "run_hub"]
+__all__ = [
+    "KEPT_BYTES",
+    "THRESHOLDS",
+    "EndableStdin",
+    "allowed_hosts",
+    "begin_collections",
+    "keep_collections_short",
+    "keep_freed_memory",
+    "run_hub",
+]
 
 log = logging.getLogger("holdfast.serve")
 
@@ -123,7 +133,7 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
         fleet = make_fleet(serving, ids.keys)
         share_sessions(ids, fleet)
         identity = FleetIdentity(lambda: ids.keys.ring, f"{socket.gethostname()}-{os.getpid()}")
-        require_shared_key(options, shared=ids.keys.shared)
+        _require_shared_key(options, shared=ids.keys.shared)
         assertions = IdentityAssertions(serving.public_url, lambda: ids.keys.ring)
         projects = _project_servers(serving)
         secrets = CallerSecrets(serving, lambda: hub.registry.policy)
@@ -147,7 +157,6 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
         record_other_events(audit, hub)
         reloader = _reloader(serving, hub, projects)
         folders = FolderClients(projects, reloader.reload, hub.registry.clock) if projects is not None else None
-        _warn_of_closed_rungs(serving, config)
         tokens = secrets.policy(subjects)
         # The control server shows the joined clients, and the join server tells it of changes: one of them comes later.
         joined: JoinServer | None = None
@@ -284,6 +293,17 @@ async def _end_background(server: HubWebServer, front: Front, joined: JoinServer
     signal.raise_signal(signal.SIGTERM)
 
 
+def _require_shared_key(options: ServeConfig, *, shared: bool) -> None:
+    """Refuse a listener that no other machine can use: a key in the state folder is known on this machine alone."""
+    address = options.listen_hubs or UNIX
+    if shared or address.startswith(UNIX) or is_loopback(address.rpartition(":")[0].strip("[]")):
+        return
+    raise UsageError(
+        "--listen-hubs beyond this machine needs the session key that the other hubs have",
+        hint="start all of them with the same --session-key-file, or with the same HOLDFAST_SESSION_KEY",
+    )
+
+
 def _for_hubs(serving: Serving, front: Front, identity: FleetIdentity) -> tuple[HubListener, Any] | None:
     """The listener for other hubs and what is served there; None if there is none."""
     listener = serving.hub_listener
@@ -409,19 +429,6 @@ def _takes_credential(config: Config, rung: Literal["assertion", "exchange"]) ->
     return any(getattr(spec.credentials, rung) is not None for spec in config.servers.values() if spec.enabled)
 
 
-def _warn_of_closed_rungs(serving: Serving, config: Config) -> None:
-    """Say at the start which credentials of a definition no user of this hub can have."""
-    options = serving.options
-    needs = {
-        "exchange": ("--jwt-issuer", options.jwt_issuer),
-        "assertion": ("--oidc-client-id", options.oidc_client_id),
-    }
-    for spec in config.servers.values():
-        for rung, (option, given) in needs.items():
-            if getattr(spec.credentials, rung) is not None and not given:
-                log.warning("`%s`: `credentials.%s` is of no use without %s", spec.id, rung, option)
-
-
 def _group(link: WorkerLink) -> WorkerGroup:
     own = Worker(link.task.number, link.task.socket)
     return WorkerGroup(own, lambda: [Worker(number, path) for number, path in link.orders.members])
@@ -451,8 +458,7 @@ async def _run_stdio(serving: Serving, audited_by: Audited) -> None:
                 tasks.start_soon(end_when_asked, partial(_drain_stdio, broker), serving.options.drain, stdin.end)
                 tools, profile = serving.options.tools, serving.options.profile
                 _check_profile(config, profile)
-                mode = next((one for one in TOOLS_MODES if tools is not None and tools.value == one), None)
-                await serve_stdio(hub, broker=broker, tools=mode, profile=profile, folder=folder, folders=folders)
+                await serve_stdio(hub, broker=broker, tools=tools, profile=profile, folder=folder, folders=folders)
                 tasks.cancel_scope.cancel()
 
 
@@ -569,3 +575,94 @@ class EndableStdin:
             while data := os.read(self._real, _CHUNK):
                 self._feed.sendall(data)
         self.end()
+
+
+# Memory
+#
+# Garbage collections are kept short, because a long one holds up the event loop (SEC-7), and freed memory stays for the
+# next large message.
+#
+# A collection takes as long as what it looks at: about 0.5 ms for 1,000 objects, three times that on a busy machine.
+# Young objects are few by the thresholds. What lives long is frozen: the collector does not look at it again, and
+# references alone free it. Garbage in cycles that is frozen stays for ever. That is why the younger objects are
+# collected before a freeze, and why nothing is frozen while few objects are new.
+#
+# The servers and their catalogs are what lives long and is large, so their records in the journal are the moments to
+# look. Sessions and calls come and go; they are frozen only if they live at such a moment.
+#
+# How many objects are new is known from the collector's own counts. A list of them (``gc.get_objects``) would take
+# longer than a short collection. It would also hold tuples that another thread is building, which fails in that thread.
+#
+# The C library gives large pieces of freed memory back to the system, and gets them again page by page. A message of 10
+# MB took some 300 pages, and up to a fifth more CPU time for them on a virtual machine (PERF-6). So they are kept.
+
+THRESHOLDS: Final = (3_000, 1, 100)
+"""So many more objects may live before the youngest are looked at. The middle ones follow after more than one such
+look, all after more than 100 of those. Python's own are 700, 10 and 10. The younger ones stay below some 9,000: a few
+times that where as many old ones die as new ones are made, because the collector counts the difference."""
+
+FEW_OBJECTS: Final = 20_000
+"""Up to so many new objects nothing is frozen."""
+
+LARGE_CATALOG: Final = 1_000
+"""A catalog with more names is looked at when it changes."""
+
+OUTCOMES_A_LOOK: Final = 25
+"""After so many outcomes of dials the objects are looked at."""
+
+
+def begin_collections() -> None:
+    """What was imported stays. Calls leave no cycles behind, so the collector may come less often."""
+    gc.freeze()
+    gc.set_threshold(*THRESHOLDS)
+
+
+def keep_collections_short(hub: Hub) -> None:
+    """Freeze what lives long, from now on: the program itself, now; catalogs and servers when there are many."""
+    gc.collect()
+    gc.freeze()
+    outcomes = 0
+
+    def look(record: HubRecord) -> None:
+        nonlocal outcomes
+        if isinstance(record, Transition) and record.new is not State.CONNECTING:
+            outcomes += 1
+            if outcomes % OUTCOMES_A_LOOK == 0:
+                _freeze_if_many()
+        elif isinstance(record, Published) and len(hub.registry.catalog.names) > LARGE_CATALOG:
+            _freeze_if_many()
+
+    hub.registry.journal.add_sink(look, calls=None)
+
+
+def _new_objects() -> int:
+    """About how many more objects live than at the last freeze or full collection.
+
+    A generation is looked at when its count exceeds its threshold, so one look of the middle stands for two more
+    than its threshold of the youngest.
+    """
+    young, middle, old = gc.get_count()
+    every, looks, _ = gc.get_threshold()
+    return young + every * (middle + (looks + 2) * old)
+
+
+def _freeze_if_many() -> None:
+    """Freeze what is alive, if a collection of it would take long."""
+    if _new_objects() > FEW_OBJECTS:
+        gc.collect(1)  # not the oldest: while 500 servers were dialed, a collection of all took 58 ms
+        gc.freeze()
+
+
+KEPT_BYTES: Final = 32 * 1024 * 1024
+"""How much free memory stays with the process: two messages of the largest size."""
+
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+
+
+def keep_freed_memory() -> None:
+    """From now on. A C library other than glibc goes on as it does."""
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(_MMAP_THRESHOLD, KEPT_BYTES)

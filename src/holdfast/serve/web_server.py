@@ -18,9 +18,12 @@ closed with accepted connections in its queue, or a call is cut before its time 
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
@@ -28,17 +31,17 @@ from starlette.applications import Starlette
 
 from holdfast.access import ConnectionLimits, PeerUids
 from holdfast.front import Acceptor, HttpConnections, ServerTls
-from holdfast.serve.inner_hub import HubListener
 from holdfast.serve.program import END_SIGNALS, leave_terminal, on_terminal
 
 if TYPE_CHECKING:
     from holdfast.control import ControlServer
     from holdfast.front import Front, JoinServer
+    from holdfast.identity import FleetIdentity
     from holdfast.serve.listening import Announcement
     from holdfast.serve.options import Serving
     from holdfast.serve.worker_link import WorkerLink
 
-__all__ = ["HubWebServer", "Leaving", "end_when_asked"]
+__all__ = ["HubListener", "HubWebServer", "Leaving", "end_when_asked"]
 
 log = logging.getLogger("holdfast.serve")
 
@@ -47,6 +50,25 @@ STREAMS_SECONDS = 1
 
 CONNECTED_SECONDS = 0.05
 """How often a hub whose successor accepts looks whether a connection is still being opened."""
+
+
+@dataclass(frozen=True)
+class HubListener:
+    """Where other hubs connect."""
+
+    listener: socket.socket
+    identity: FleetIdentity
+    """Proves this hub to the others; not on a Unix socket, where the kernel says who connects."""
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """For TCP; None for a Unix socket."""
+        return self.identity.server() if self.listener.family != socket.AF_UNIX else None
+
+    @property
+    def uids(self) -> frozenset[int] | None:
+        """The users that may connect to a Unix socket; None where TLS decides."""
+        return frozenset({os.geteuid()}) if self.tls is None else None
 
 
 class HubWebServer:
