@@ -102,14 +102,14 @@ class KeyRing:
                 continue
         return None
 
-    def seal_text(self, content: bytes, *, purpose: str, about: bytes = b"") -> str:
+    def seal_text(self, content: bytes, *, purpose: str, about: bytes = b"", salt: bytes | None = None) -> str:
         """A sealed content as a text."""
-        return as_text(self.seal(content, purpose=purpose, about=about))
+        return as_text(self.seal(content, purpose=purpose, about=about, salt=salt))
 
-    def open_text(self, text: str, *, purpose: str, about: bytes = b"") -> bytes | None:
+    def open_text(self, text: str, *, purpose: str, about: bytes = b"", salt: bytes | None = None) -> bytes | None:
         """The content of such a text; None if it is none, or no secret of this ring sealed it for this."""
         sealed = from_text(text)
-        return self.open(sealed, purpose=purpose, about=about) if sealed is not None else None
+        return self.open(sealed, purpose=purpose, about=about, salt=salt) if sealed is not None else None
 
     @property
     def newest(self) -> KeyRing:

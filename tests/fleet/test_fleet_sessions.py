@@ -39,7 +39,7 @@ from holdfast.front.session_store import FleetSessions, SessionRecord
 from holdfast.front.sessions import HttpSessions
 from holdfast.hub.hub import Hub
 from holdfast.keys import KeyRing
-from holdfast.serve.replicas import share_sessions
+from holdfast.serve.replicas import session_ids
 from tests.harness.open_hubs import fleet_of
 from tests.harness.raw_session import Session
 from tests.harness.waiting import came_true
@@ -121,10 +121,8 @@ async def replica(store: Shared, origin: Origin, *, shared: bool = True, ahead: 
         return time.time() + ahead
 
     keys = SessionKeys([KEY], shared=True)
-    ids = SessionIds(keys, wall=wall)
     fleet = Fleet(SignedStore(store, lambda: keys.ring, "test"), events=store, keys=lambda: keys.ring, wall=wall)
-    if shared:
-        share_sessions(ids, fleet)
+    ids = session_ids(keys, None, fleet) if shared else SessionIds(keys, wall=wall)
     hub = Hub(config_from_mapping({"mcpServers": {"o": {"url": origin.url}}}), fleet=fleet)
     app = create_app(hub, ids=ids, fleet=fleet)
     async with hub, serving(app) as base, httpx2.AsyncClient(trust_env=False, timeout=PATIENCE) as http:

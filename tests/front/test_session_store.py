@@ -243,8 +243,7 @@ async def test_the_lists_of_a_client_are_kept_together_whichever_worker_gave_the
 async def test_a_hub_that_shares_its_key_with_other_machines_does_not_claim_to_know_a_clients_lists() -> None:
     ticket = SessionTicket(ONE, "2025-11-25", 1, "home", {}, {})
     for shared, workers, known in ((False, False, True), (True, False, False), (True, True, True)):
-        ids = SessionIds(SessionKeys([b"k" * 32], shared=shared), SessionStore())
-        ids.one_machine = workers
+        ids = SessionIds(SessionKeys([b"k" * 32], shared=shared), SessionStore(), one_machine=workers)
         await ids.keep_listed(ticket, {"tools/list": "0:aa"})
         assert await ids.listed(ticket) == ({"tools/list": "0:aa"} if known else None)
 

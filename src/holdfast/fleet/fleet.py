@@ -385,10 +385,7 @@ class SharedTime:
 
     def time(self) -> float:
         """The time on which the replicas agree; that of this machine before the hub is open."""
-        return self.agreed.time(self.wall(), self._count()) if self._state.is_open else self.wall()
-
-    def _count(self) -> float:
-        return self._state.now() + _suspended_seconds()
+        return self.agreed.time(self.wall(), self._state.now()) if self._state.is_open else self.wall()
 
     def note(self, reply: FleetReply, store: str) -> None:
         """The store showed its time, and perhaps how far the others are ahead of it."""
@@ -399,7 +396,7 @@ class SharedTime:
         own = member.about["ahead"] = round(self.wall() - reply.wall)
         if reply.replicas is not None:
             told = {name: peer.about.get("ahead") for name, peer in member.peers.items()}
-            self.agreed.note(reply.wall, told | {member.replica: own}, self._count())
+            self.agreed.note(reply.wall, told | {member.replica: own}, self._state.now())
         if member.replica in self.agreed.wrong and not known:
             log.warning("%s: %s", store, self.notice)
 
@@ -412,10 +409,3 @@ class SharedTime:
     def notice(self) -> str:
         """What the operator should know about clocks that are wrong; empty if none is."""
         return self.agreed.notice if self._state.is_shared else ""
-
-
-def _suspended_seconds() -> float:
-    """How long this machine was suspended since it started, where the system tells it."""
-    boot = getattr(time, "CLOCK_BOOTTIME", None)
-    # The monotonic clock stands still while a machine sleeps; the time on which the replicas agree does not.
-    return time.clock_gettime(boot) - time.clock_gettime(time.CLOCK_MONOTONIC) if boot is not None else 0.0

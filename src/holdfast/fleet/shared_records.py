@@ -21,7 +21,6 @@ Each class is one kind of record: the hub tells it what is new here, and ``Fleet
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 import logging
@@ -239,19 +238,16 @@ class SharedQuestions:
         content: dict[str, object] = {"until": until}
         if value is not None:
             written = msgspec.msgpack.encode(value)
-            sealed = self._keys().seal(written, purpose=QUESTION_PURPOSE, about=_about(kind, question))
-            content["sealed"] = base64.b64encode(sealed).decode()
+            content["sealed"] = self._keys().seal_text(written, purpose=QUESTION_PURPOSE, about=_about(kind, question))
         self._state.write(f"{kind}/{question}", content)
 
     def _opened(self, kind: str, question: str, value: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        if "sealed" not in value:
-            return None
+        sealed, about = str(value.get("sealed", "")), _about(kind, question)
+        content = self._keys().open_text(sealed, purpose=QUESTION_PURPOSE, about=about)
         try:
-            sealed = base64.b64decode(str(value["sealed"]), validate=True)
-            content = self._keys().open(sealed, purpose=QUESTION_PURPOSE, about=_about(kind, question))
             return msgspec.msgpack.decode(content, type=dict[str, Any]) if content is not None else None
-        except (binascii.Error, ValueError, msgspec.MsgspecError):
-            return None
+        except msgspec.MsgspecError:
+            return None  # of another version
 
 
 def _about(kind: str, question: str) -> bytes:

@@ -32,8 +32,6 @@ What can happen:
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import logging
 import secrets
@@ -95,8 +93,7 @@ class LoginSeal:
         """The name and the value of a login's record."""
         name = self.records(principal, grant.key)[0]
         content = json.dumps({"principal": principal, "grant": write_entry(grant)}).encode()
-        blob = self._keys.seal(content, purpose=PURPOSE, about=name.encode())
-        return name, {"sealed": base64.b64encode(blob).decode()}
+        return name, {"sealed": self._keys.seal_text(content, purpose=PURPOSE, about=name.encode())}
 
     def opened(self, record: FleetRecord) -> UserRow | None:
         """The login in a record; None if there is none any more. One that no key opens has no grant."""
@@ -104,12 +101,11 @@ class LoginSeal:
         if "sealed" not in value:
             return None
         try:
-            blob = base64.b64decode(str(value["sealed"]), validate=True)
-            content = self._keys.open(blob, purpose=PURPOSE, about=record.key.encode())
+            content = self._keys.open_text(str(value["sealed"]), purpose=PURPOSE, about=record.key.encode())
             said: dict[str, Any] = json.loads(content) if content is not None else {}
             grant = read_entry(said["grant"])
             return UserRow(str(said["principal"]), grant.key, grant)
-        except (ValueError, KeyError, TypeError, AttributeError, binascii.Error):
+        except (ValueError, KeyError, TypeError, AttributeError):
             return _UNREADABLE
 
     def rows(self, records: list[FleetRecord]) -> list[UserRow]:

@@ -357,15 +357,17 @@ class SessionIds:
         *,
         home: str = "",
         wall: Callable[[], float] = time.time,
+        events: SharedEvents | None = None,
+        one_machine: bool = False,
     ) -> None:
         self.keys = keys or SessionKeys.for_this_process()
         self.store = store or SessionStore()
         self.home = home or secrets.token_hex(4)
         """Names this process in the ids that it makes."""
         self.wall = wall
-        self.events: SharedEvents | None = None
+        self.events = events
         """The events of sessions, for other replicas; None for a hub that is alone."""
-        self.one_machine = False
+        self.one_machine = one_machine
         """Whether all hubs that share the key are workers of one supervisor, and use the same file."""
         self._ended: dict[bytes, None] = {}
 

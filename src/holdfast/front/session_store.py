@@ -19,8 +19,6 @@ sealed with a key that is derived for each session from the session key. The fil
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import logging
 import sqlite3
@@ -339,18 +337,15 @@ class FleetSessions(SessionStore):
         written = msgspec.msgpack.encode(content)
         if len(written) > LARGEST_STATE:
             written = msgspec.msgpack.encode([*content[:3], []])
-        sealed = self._keys.ring.seal(written, purpose=SESSION_PURPOSE, about=b"state", salt=session)
-        return base64.b64encode(sealed).decode()
+        return self._keys.ring.seal_text(written, purpose=SESSION_PURPOSE, about=b"state", salt=session)
 
     def _opened(self, session: bytes, value: Mapping[str, Any]) -> SessionRecord | None:
+        sealed = str(value.get("sealed", ""))
+        content = self._keys.ring.open_text(sealed, purpose=SESSION_PURPOSE, about=b"state", salt=session)
         try:
-            sealed = base64.b64decode(str(value["sealed"]), validate=True)
-            content = self._keys.ring.open(sealed, purpose=SESSION_PURPOSE, about=b"state", salt=session)
-            if content is None:
-                return None
-            until, seen, level, subscribed = msgspec.msgpack.decode(content, type=_Content)
-        except (KeyError, binascii.Error, ValueError, msgspec.MsgspecError):
-            return None
+            until, seen, level, subscribed = msgspec.msgpack.decode(content or b"", type=_Content)
+        except msgspec.MsgspecError:
+            return None  # it does not open, or is of another version
         return SessionRecord(until=until, seen=seen, log_level=level, subscribed=frozenset(subscribed))
 
 

@@ -14,6 +14,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.auth import UserTokens, UserTokenStore, find_user_keys
@@ -33,7 +34,7 @@ from holdfast.fleet import (
     home_name,
     replica_name,
 )
-from holdfast.front import FleetSessions, SessionIds, SessionKeys
+from holdfast.front import FleetSessions, SessionIds, SessionKeys, SessionStore
 from holdfast.identity import FleetIdentity
 from holdfast.keys import KeyRing
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from holdfast.serve.options import Serving
     from holdfast.serve.worker_link import WorkerTask
 
-__all__ = ["FLEET_VARIABLE", "command_user_tokens", "make_fleet", "share_sessions", "user_tokens_of"]
+__all__ = ["FLEET_VARIABLE", "command_user_tokens", "make_fleet", "session_ids", "user_tokens_of"]
 
 log = logging.getLogger("holdfast.serve")
 
@@ -162,12 +163,16 @@ def _peers(address: PeerAddress | None, identity: FleetIdentity, *, succeeds: bo
         return peers
 
 
-def share_sessions(ids: SessionIds, fleet: Fleet | None) -> None:
-    """Let the replicas of a fleet share what sessions have; before the front is made."""
+def session_ids(keys: SessionKeys, file: Path | None, fleet: Fleet | None) -> SessionIds:
+    """The ids and the states of sessions; the replicas of a fleet share what sessions have."""
     if fleet is None:
-        return
-    ids.home = home_name(fleet.replica)
-    ids.wall = fleet.state.clock.time
-    ids.one_machine = fleet.one_machine
-    ids.store = FleetSessions(fleet, ids.keys, ids.store.file, wall=fleet.state.clock.time)
-    ids.events = fleet.events
+        return SessionIds(keys, SessionStore(file))
+    wall = fleet.state.clock.time
+    return SessionIds(
+        keys,
+        FleetSessions(fleet, keys, file, wall=wall),
+        home=home_name(fleet.replica),
+        wall=wall,
+        events=fleet.events,
+        one_machine=fleet.one_machine,
+    )

@@ -52,9 +52,7 @@ from holdfast.front import (
     JoinedClient,
     JoinServer,
     ServerTls,
-    SessionIds,
     SessionKeys,
-    SessionStore,
     TlsFiles,
     create_app,
     create_hub_app,
@@ -76,7 +74,7 @@ from holdfast.serve.joiner import runs_in_background
 from holdfast.serve.listening import Announcement, SharedPlace, keep_state_private, shared_place, tell_addresses
 from holdfast.serve.options import ServeConfig, Serving
 from holdfast.serve.program import found_config, on_terminal
-from holdfast.serve.replicas import make_fleet, share_sessions, user_tokens_of
+from holdfast.serve.replicas import make_fleet, session_ids, user_tokens_of
 from holdfast.serve.start import served_part, without_itself
 from holdfast.serve.takeover import handing_over
 from holdfast.serve.telemetry import (
@@ -129,12 +127,12 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
         if worker is None:
             keep_state_private(os.environ)
         # The keys before the fleet: its records are signed with them, and its certificates are made from them.
-        ids = _session_ids(serving, state_file)
-        fleet = make_fleet(serving, ids.keys)
-        share_sessions(ids, fleet)
-        identity = FleetIdentity(lambda: ids.keys.ring, f"{socket.gethostname()}-{os.getpid()}")
-        _require_shared_key(options, shared=ids.keys.shared)
-        assertions = IdentityAssertions(serving.public_url, lambda: ids.keys.ring)
+        keys = _session_keys(serving, state_file)
+        fleet = make_fleet(serving, keys)
+        ids = session_ids(keys, state_file.with_suffix(".sessions.sqlite"), fleet)
+        identity = FleetIdentity(lambda: keys.ring, f"{socket.gethostname()}-{os.getpid()}")
+        _require_shared_key(options, shared=keys.shared)
+        assertions = IdentityAssertions(serving.public_url, lambda: keys.ring)
         projects = _project_servers(serving)
         secrets = CallerSecrets(serving, lambda: hub.registry.policy)
         subjects = SubjectTokens(needed=lambda: _takes_credential(hub.config, "exchange"))
@@ -162,7 +160,7 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
         joined: JoinServer | None = None
         browsers = BrowserIdentity(
             serving.public_url,
-            ring=lambda: ids.keys.ring,
+            ring=lambda: keys.ring,
             ended=ids,
             tokens=tokens,
             issuer=sign_in,
@@ -170,17 +168,17 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
             people=secrets.verifier,
             audit=audit,
         )
-        links = LoginLinks(serving.public_url, lambda: ids.keys.ring, by_issuer=browsers.by_issuer)
+        links = LoginLinks(serving.public_url, lambda: keys.ring, by_issuer=browsers.by_issuer)
         admin = _control_server(
             *(hub, serving, fleet),
             audit=audit,
             browsers=browsers,
             links=links,
-            notice=lambda: audited_by.notice or ids.keys.notice,
+            notice=lambda: audited_by.notice or keys.notice,
             findings=lambda: front.broker.findings,
             clients=lambda: joined.clients if joined is not None else [],
         )
-        ids.keys.on_notice = admin.hub_changed
+        keys.on_notice = admin.hub_changed
         web = create_app(
             hub,
             tokens=tokens,
@@ -340,8 +338,8 @@ def _server_tls(options: ServeConfig) -> ServerTls | None:
     return ServerTls.of(TlsFiles(certificate=options.tls_cert, key=options.tls_key, client_ca=options.tls_client_ca))
 
 
-def _session_ids(serving: Serving, state_file: Path) -> SessionIds:
-    """The keys and the file of the sessions. An unusable key of the operator ends the start."""
+def _session_keys(serving: Serving, state_file: Path) -> SessionKeys:
+    """The keys of the sessions. An unusable key of the operator ends the start."""
     # A replica of a fleet has the keys that its operator gave to all of them, and makes none.
     kept_in = state_file.parent if not serving.options.fleet else None
     keys = SessionKeys.find(file=serving.options.session_key_file, environ=os.environ, kept_in=kept_in)
@@ -349,7 +347,7 @@ def _session_ids(serving: Serving, state_file: Path) -> SessionIds:
         # No key can be kept: the one of the supervisor serves all its workers, and ends with it.
         notice, keys = keys.notice, SessionKeys([serving.worker.task.key.encode()], shared=False)
         keys.notice = notice
-    return SessionIds(keys, SessionStore(state_file.with_suffix(".sessions.sqlite")))
+    return keys
 
 
 def _control_server(  # noqa: PLR0913 - what the pages show comes from all parts of a hub
