@@ -189,7 +189,7 @@ async def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tasks: TaskGroup
         yield pool
         pool.is_ending = True
         for worker in pool.all:
-            worker.kill()
+            worker.process.kill()
         await pool.end()
 
 
@@ -324,7 +324,7 @@ async def test_a_roll_replaces_the_worker_that_was_started_again_meanwhile(
     tasks.start_soon(pool.roll)
     await came_true(lambda: [one.held for one in pool.all] == [1, 1, 1])
     new = pool.all[-1]
-    first.kill()
+    first.process.kill()
     await came_true(lambda: pool.in_force[1] is not first)
     again = pool.in_force[1]
     new.process.send_signal(signal.SIGUSR1)
@@ -343,7 +343,7 @@ async def test_a_worker_that_is_started_again_does_not_take_the_place_of_one_tha
         rolls.start_soon(pool.roll)
         await came_true(lambda: [one.held for one in pool.all] == [1, 1, 1])
         new = pool.all[-1]
-        first.kill()
+        first.process.kill()
         await came_true(lambda: "worker 1 ended by signal 9" in caplog.text)
         new.process.send_signal(signal.SIGUSR1)
         await came_true(lambda: pool.in_force[1] is new)
@@ -375,9 +375,9 @@ async def test_the_process_of_the_stdio_servers_is_started_again_while_workers_f
 ) -> None:
     worker, stdio = await started(1, STDIO_NUMBER)
     pool.leave(LEAVE)
-    stdio.kill()
+    stdio.process.kill()
     await came_true(lambda: pool.in_force[STDIO_NUMBER] is not stdio and pool.in_force[STDIO_NUMBER].takes)
-    worker.kill()
+    worker.process.kill()
     await came_true(lambda: pool.all == [pool.in_force[STDIO_NUMBER]])
     assert pool.in_force[1] is worker, "no worker is started any more"
 
@@ -390,11 +390,11 @@ async def test_the_process_of_the_stdio_servers_is_replaced_also_if_the_end_begi
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(pool.roll)
         await came_true(lambda: worker.asked == SUCCEED)
-        worker.kill()
+        worker.process.kill()
         await came_true(lambda: stdio.asked == LEAVE)
         new = pool.in_force[1]
         pool.leave(LEAVE)
-        stdio.kill()
+        stdio.process.kill()
     await came_true(lambda: pool.in_force[STDIO_NUMBER] is not stdio and pool.in_force[STDIO_NUMBER].takes)
     assert pool.in_force[1] is new, "no other worker is replaced"
 
@@ -423,7 +423,7 @@ async def test_a_process_that_cannot_be_started_is_started_later_and_ends_a_roll
             await pool.roll()
         assert "worker 1 was not replaced (No such file or directory): the old one goes on" in caplog.text
         assert pool.all == [first]
-        first.kill()
+        first.process.kill()
         again = "worker 1 cannot be started (No such file or directory); the next one starts in 0.02 s"
         await came_true(lambda: again in caplog.text)
     await came_true(lambda: pool.in_force[1].takes and pool.in_force[1] is not first)

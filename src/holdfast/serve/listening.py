@@ -186,12 +186,16 @@ class SharedPlace:
         self._inode = 0
 
     @classmethod
-    def find(cls, config: Path, environ: MutableMapping[str, str], *, takes_over: bool) -> SharedPlace | None:
+    def find(
+        cls, config: Path, environ: MutableMapping[str, str], *, takes_over: bool = False, is_supervised: bool = False
+    ) -> SharedPlace | None:
         """The place of the hub that serves this file; None if another hub has it, or there is none."""
         number, _, key = environ.get(BACKGROUND_VARIABLE, "").partition(" ")
         given = int(number) if number.isdigit() and int(number) > 2 else None
         try:
             address = JoinAddress.of(str(config), (), environ)
+            if is_supervised:
+                return cls(address, None, None, is_supervised=True)
             address = address.with_key(key) if key else address
             if given is not None:
                 environ[BACKGROUND_VARIABLE] = f"0 {key}"  # a successor of this hub has no such descriptor
@@ -202,15 +206,6 @@ class SharedPlace:
             log.info("no client can join this hub: %s", exc)
             return None
         return cls(address, lock, None) if lock is not None or takes_over else None
-
-    @classmethod
-    def supervised(cls, config: Path, environ: Mapping[str, str]) -> SharedPlace | None:
-        """The place of a worker, whose supervisor holds the lock; None if there is no such place."""
-        try:
-            return cls(JoinAddress.of(str(config), (), environ), None, None, is_supervised=True)
-        except JoinRefused as exc:
-            log.info("no client can join this hub: %s", exc)
-            return None
 
     def listen(self) -> socket.socket | None:
         """Listen for clients from now on; None if that is not possible."""
@@ -249,7 +244,7 @@ def shared_place(serving: Serving) -> SharedPlace | None:
     if config is None or config.source is None or serving.is_demo:
         return None
     if worker is not None:
-        return SharedPlace.supervised(config.source, os.environ) if worker.task.joins else None
+        return SharedPlace.find(config.source, os.environ, is_supervised=True) if worker.task.joins else None
     if not runs_in_background(os.environ) and (options.only or options.listen_hubs is not None):
         return None
     return SharedPlace.find(config.source, os.environ, takes_over=serving.predecessor is not None)

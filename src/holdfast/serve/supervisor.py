@@ -544,12 +544,6 @@ class WorkerProcess:
         self.asked = asked
         self._deadline = anyio.current_time() + seconds + END_SECONDS
 
-    def kill(self, why: str = "") -> None:
-        """End it now; its warden ends its children. SIGABRT would leave a core with secrets."""
-        if why:
-            log.error("%s %s, and is killed", self.name, why)
-        self.process.kill()
-
     async def attend(self) -> None:
         """Listen to it until it ends."""
         async with anyio.create_task_group() as tasks:
@@ -585,7 +579,8 @@ class WorkerProcess:
                 why = "did not end in time" if self.asked else f"does not accept connections after {START_SECONDS:g} s"
             elif self.stays and self.missed > MISSED_REPORTS:
                 why = f"hangs: it has not reported for {MISSED_REPORTS * LOOK_SECONDS:g} s"
-        self.kill(why)
+        log.error("%s %s, and is killed", self.name, why)
+        self.process.kill()  # its warden ends its children; SIGABRT would leave a core with secrets
 
 
 def name_of(number: int) -> str:
