@@ -200,7 +200,7 @@ async def test_nothing_is_sent_to_anybody_unless_it_is_asked_for(tmp_path: Path,
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
-        ({"OTEL_TRACES_EXPORTER": "zipkin"}, "otlp, console or none"),
+        ({"OTEL_TRACES_EXPORTER": "zipkin"}, "otlp or none"),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "http/protobuf"),
     ],
 )

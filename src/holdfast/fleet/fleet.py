@@ -128,7 +128,6 @@ class Fleet:
         for kind in ("question", "verdict"):
             self.listen(kind, partial(self.questions.learn, kind))
         self._next_purge = 0.0
-        self._preparing = False
         self._was_settled = self._has_answered = False
 
     def open(self, host: ReplicaHost, clock: Clock) -> None:
@@ -146,25 +145,24 @@ class Fleet:
                 tasks.start_soon(self.users.run)
             if self.peers is not None:
                 tasks.start_soon(self.peers.run)
+            tasks.start_soon(self._prepare)
             try:
                 while True:
-                    await self._turn(tasks)
+                    await self._turn()
             finally:
                 with anyio.move_on_after(LEAVE_SECONDS, shield=True):
                     await self._leave()
                 tasks.cancel_scope.cancel()
 
-    async def _turn(self, tasks: anyio.abc.TaskGroup) -> None:
+    async def _turn(self) -> None:
         state, member = self.state, self.member
         # First of all: what is written from here on ends the wait below, also before that begins.
         state.wake = anyio.Event()
-        self._prepare_soon(tasks)
         tick = member.next_tick()
         at = min(member.due(), tick if tick is not None else float("inf"))
         # The first of the two: the next exchange, or a right to probe that ends by itself.
         if at > state.now():
             await state.waiting.wait(state.wake, at)
-            self._prepare_soon(tasks)
         if state.now() >= self._next_purge:
             self._next_purge = state.now() + PURGE_SECONDS
             member.purge(state.clock.time())
@@ -172,19 +170,13 @@ class Fleet:
         if member.due() <= state.now():
             await self._exchange()
 
-    def _prepare_soon(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Let threads make what is to be shared. No exchange waits for them: it renews presence, which ends soon."""
-        if not self._preparing and (self.listings.has_news or self.configs.has_news):
-            self._preparing = True
-            tasks.start_soon(self._prepare)
-
     async def _prepare(self) -> None:
-        try:
+        """Let threads make what is to be shared. No exchange waits for them: it renews presence, which ends soon."""
+        while True:
+            exchanged = self.state.changed
             await self.listings.share()
             await self.configs.share()
-        finally:
-            self._preparing = False
-            self.state.wake.set()
+            await exchanged.wait()  # what is new by then goes out with the next one
 
     async def _exchange(self) -> None:
         state, member = self.state, self.member

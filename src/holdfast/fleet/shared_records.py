@@ -267,12 +267,6 @@ class SharedListings:
     def published(self, listing: Listing) -> None:
         """This hub published a listing; peers learn it soon."""
         self._new[listing.server] = listing
-        self._state.wake.set()
-
-    @property
-    def has_news(self) -> bool:
-        """Whether something is to be shared."""
-        return bool(self._new)
 
     async def share(self) -> None:
         """Share the listings that changed."""
@@ -347,21 +341,17 @@ class ConfigComparison:
         self._state = state
         self._presence = presence
         self._keys = keys
-        self._digested: tuple[object, KeyRing] | None = None
+        self._servers: Mapping[str, ServerSpec] | None = None
+        """What the digest is of that was told last."""
+        self._digested_with: KeyRing | None = None
         self._agreement = ConfigAgreement()
 
-    @property
-    def has_news(self) -> bool:
-        """Whether this replica has to tell what it runs."""
-        known = self._digested
-        return known is None or known[0] is not self._state.host.servers() or known[1] != self._keys()
-
     async def share(self) -> None:
-        """Tell the others what this replica runs."""
-        if self.has_news:
-            servers, keys = self._state.host.servers(), self._keys()
+        """Tell the others what this replica runs, if that changed."""
+        servers, keys = self._state.host.servers(), self._keys()
+        if servers is not self._servers or keys != self._digested_with:
             self._state.member.about["config"] = await anyio.to_thread.run_sync(config_digests, servers, keys)
-            self._digested = servers, keys
+            self._servers, self._digested_with = servers, keys
 
     def compare(self, store: str) -> None:
         """The presence of all replicas was read."""

@@ -35,7 +35,6 @@ from holdfast.hub import AccessRefused, ConfigApplied, ConfigRefused, HubRecord
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SpanExporter
 
     from holdfast.access import AuditTrail
     from holdfast.config import Config
@@ -135,11 +134,10 @@ _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL
 @contextmanager
 def traced(environ: Mapping[str, str]) -> Iterator[None]:
     """Record and export spans while the block runs, if the environment configures it."""
-    kind = _wanted(environ)
-    if kind is None:
+    if not _wanted(environ):
         yield
         return
-    provider = _provider(kind)
+    provider = _provider()
     try:
         yield
     finally:
@@ -148,32 +146,29 @@ def traced(environ: Mapping[str, str]) -> Iterator[None]:
         last.join(FLUSH_SECONDS)
 
 
-def _wanted(environ: Mapping[str, str]) -> str | None:
-    """The configured exporter. An endpoint alone means OTLP."""
+def _wanted(environ: Mapping[str, str]) -> bool:
+    """Whether spans are to be exported, which is by OTLP. An endpoint alone says so too."""
     if environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
-        return None
+        return False
     given = environ.get("OTEL_TRACES_EXPORTER", "").strip()
     kind = given or ("otlp" if any(environ.get(name) for name in _ENDPOINTS) else "none")
-    if kind == "none":
-        return None
-    if kind not in ("otlp", "console"):
-        raise UsageError(f"OTEL_TRACES_EXPORTER is {kind!r}", hint="use otlp, console or none")
+    if kind not in ("otlp", "none"):
+        raise UsageError(f"OTEL_TRACES_EXPORTER is {kind!r}", hint="use otlp or none")
     protocol = next((environ[name] for name in _PROTOCOLS if environ.get(name)), "http/protobuf")
     if kind == "otlp" and protocol != "http/protobuf":
         hint = "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf; collectors accept it on port 4318"
         raise UsageError(f"Holdfast does not support the OTLP protocol {protocol}", hint=hint)
-    return kind
+    return kind == "otlp"
 
 
-def _provider(kind: str) -> TracerProvider:
+def _provider() -> TracerProvider:
     """The provider for the whole process. The MCP library uses it too."""
     try:
         from opentelemetry import trace  # noqa: PLC0415 - only imported when traces are on
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - the same
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource  # noqa: PLC0415 - the same
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - the same
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - the same
-
-        exporter = _exporter(kind)
     except ImportError as exc:
         raise UsageError(
             "OTEL_… asks for traces, and the OpenTelemetry SDK is not installed",
@@ -183,19 +178,9 @@ def _provider(kind: str) -> TracerProvider:
     named = "service.name" in OTELResourceDetector().detect().attributes
     own = {"service.version": __version__} if named else {"service.name": "holdfast", "service.version": __version__}
     provider = TracerProvider(resource=Resource.create(own), shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(exporter))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
     return provider
-
-
-def _exporter(kind: str) -> SpanExporter:
-    if kind == "console":
-        from opentelemetry.sdk.trace.export import ConsoleSpanExporter  # noqa: PLC0415 - as above
-
-        return ConsoleSpanExporter(out=sys.stderr)
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - as above
-
-    return OTLPSpanExporter()
 
 
 # The audit.
