@@ -110,7 +110,7 @@ class Fleet:
         self, name: str, *, keys: Callable[[], KeyRing] = lambda: KeyRing([KEY]), at: PeerAddress | None = LOCAL
     ) -> Peers:
         peers = Peers(FleetIdentity(keys, name), advertise=at)
-        peers.join(self)
+        peers.join(cast("Any", self))
         self.known[name] = peers.address
         tasks = await self.stack.enter_async_context(anyio.create_task_group())
         self.stack.callback(tasks.cancel_scope.cancel)

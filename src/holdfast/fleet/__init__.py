@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         REFUSED_HEADER as REFUSED_HEADER,
         SENDER_HEADER as SENDER_HEADER,
         TARGET_HEADER as TARGET_HEADER,
+        ClientHomeFinder as ClientHomeFinder,
         PeerAddress as PeerAddress,
         PeerFailed as PeerFailed,
         PeerLeaves as PeerLeaves,
@@ -26,12 +27,9 @@ if TYPE_CHECKING:
         Peers as Peers,
         PeerUnreachable as PeerUnreachable,
         bind_unix as bind_unix,
+        home_name as home_name,
         said_in as said_in,
         written as written,
-    )
-    from holdfast.fleet.presence import (
-        ClientHomeFinder as ClientHomeFinder,
-        home_name as home_name,
     )
     from holdfast.fleet.redis_store import (
         RedisAddress as RedisAddress,

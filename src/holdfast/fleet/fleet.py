@@ -3,7 +3,7 @@
 Theory of operation. ``FleetMember`` (``core/replicas``) decides, with time and chance as arguments; the simulation runs
 the same code. ``Fleet`` performs: in a loop it asks the member when the next exchange is due, sends what is new here,
 and gives what comes back to the part that it concerns. There is one part for each subject: who is present
-(presence.py), each kind of record that replicas share (shared_records.py), and the logins of users (user_logins.py).
+(peers.py), each kind of record that replicas share (shared_records.py), and the logins of users (user_logins.py).
 All parts use one ``ReplicaState``: the copy of the records, the clocks, the hub, and a way to hurry the next exchange.
 
 What must never happen:
@@ -50,8 +50,7 @@ from holdfast.core import (
     keyed_tool,
     record_value,
 )
-from holdfast.fleet.peers import Peers
-from holdfast.fleet.presence import Presence, first_words
+from holdfast.fleet.peers import Peers, Presence, first_words
 from holdfast.fleet.redis_store import RedisLeases
 from holdfast.fleet.shared_events import SharedEvents
 from holdfast.fleet.shared_records import (

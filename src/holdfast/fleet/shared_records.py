@@ -44,7 +44,7 @@ from holdfast.core import (
     record_key,
     replica_tag,
 )
-from holdfast.fleet.presence import Presence
+from holdfast.fleet.peers import Presence
 from holdfast.hub import listing_from, listing_pieces
 from holdfast.keys import KeyRing
 

@@ -198,7 +198,7 @@ class Front:
         self.folders = folders
         self.quotas = quotas or Quotas()
         self._ids = ids or SessionIds()
-        homes = ClientHomeFinder(hub, fleet) if fleet is not None and fleet.peers is not None else None
+        homes = ClientHomeFinder(hub, fleet, fleet.peers) if fleet is not None and fleet.peers is not None else None
         self.broker = Broker(hub, homes, keys=lambda: self._ids.keys.ring, audit=audit, links=links)
         self._endpoints: dict[EndpointAddress, HttpEndpoint] = {}
         """Those that are open."""

@@ -40,7 +40,7 @@ from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
 from holdfast.access import ClientKey, ConnectionLimits, Principal, is_endpoint
-from holdfast.core import replica_tag, replicas_with_tag, tag_of_question
+from holdfast.core import replica_tag, tag_of_question
 from holdfast.endpoint import EndpointAddress, LivesElsewhere, Message
 from holdfast.fleet import (
     ABOUT_HEADER,
@@ -115,14 +115,6 @@ class PeerRequests:
         self.tag = replica_tag(peers.replica)
         """Names this replica in ids that clients get."""
 
-    async def _with_tag(self, tag: str) -> list[str]:
-        """The other replicas that a tag may name; one that just joined is looked for."""
-        found = replicas_with_tag(tag, self._peers.present)
-        if not found and tag != self.tag:
-            await self._peers.directory.look_again()
-            found = replicas_with_tag(tag, self._peers.present)
-        return found
-
     # A whole request.
 
     async def answer(self, elsewhere: LivesElsewhere, request: Request, reply: Reply) -> bool:
@@ -148,7 +140,7 @@ class PeerRequests:
         """Pass a client's answer to the replica that asked; else why it could not be passed."""
         if not isinstance(message.key, int) or request.forwarded:
             return UNKNOWN_QUESTION
-        problem = await self._relay_to_one(await self._with_tag(tag_of_question(message.key)), request, reply)
+        problem = await self._relay_to_one(await self._peers.with_tag(tag_of_question(message.key)), request, reply)
         if not problem:
             return problem if problem is None else UNKNOWN_QUESTION
         return f"the replica that asked this question did not take the answer: {problem}"
@@ -157,7 +149,7 @@ class PeerRequests:
         """Let the replica that made an event go on with its stream; False if no other replica does."""
         if request.forwarded:
             return False
-        return await self._relay_to_one(await self._with_tag(tag), request, reply) is None
+        return await self._relay_to_one(await self._peers.with_tag(tag), request, reply) is None
 
     async def pass_notice(self, replica: str, request: Request) -> None:
         """Pass a client's notification to the replica with its connections; it has no answer."""

@@ -273,24 +273,13 @@ def tell_addresses(serving: Serving, config: Config, *, sign_in_code: Callable[[
     log.info("serving %s of %s%s", counted(len(config.servers), "server"), config.source, by)
     log.info("if a server does not start, run: %s", command_line("doctor"))
     if serving.is_demo:
-        _tell_of_demo(serving.url)
+        log.info(
+            "`%s` shows what a client sees, and breaks servers: of the demo that runs longest", command_line("demo")
+        )
     if serving.open_to:
         log.info("%s may call the hub, and use the credentials in that file", serving.open_to)
     if serving.needs_name:
         log.info("requests from other machines are refused until --allow-host NAME gives the host that they ask for")
-
-
-def _tell_of_demo(url: str) -> None:
-    from holdfast.demo_servers import running_demo  # noqa: PLC0415 - slow to import, and of the demo alone
-
-    try:
-        _, controlled = running_demo()
-    except HoldfastError:  # another one that ended in this moment, and this one has no record
-        controlled = url
-    if controlled == url:
-        log.info("to see what a client sees, and to break servers, run in a second terminal: %s", command_line("demo"))
-    else:
-        log.info("another demo runs at %s: `%s` shows that one until it ends", controlled, command_line("demo"))
 
 
 class Announcement:
