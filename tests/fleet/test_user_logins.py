@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from holdfast.auth.credentials import Logins
 from holdfast.auth.person_login import log_out
 from holdfast.auth.token_store import Grant
 from holdfast.config.read import config_from_mapping
+from holdfast.core import TokenNotRenewed
 from holdfast.errors import ServerFailure, UsageError
 from holdfast.fleet import (
     CommandUserTokens,
@@ -39,7 +40,7 @@ from tests.auth.logins import logged_in
 from tests.harness.open_hubs import fleet_of
 from tests.harness.served_hub import Person, Served, text_of
 from tests.harness.users import TOKENS, client_of, listed, names
-from tests.harness.waiting import asked, came_true
+from tests.harness.waiting import all_blocked, asked, came_true
 from tests.harness.web import serving
 from tests.peers.guarded import PLANTED, Guarded, guarded
 from tests.peers.redis import RedisPeer, has_redis
@@ -287,6 +288,53 @@ async def test_a_command_logs_a_user_in_and_out_without_being_a_replica(
             assert len(fleet_of(served.hub).member.peers) == 1
             assert await log_out(peer.spec(sharing="per-user"), store=command_on(redis).of("ada")) is not None
             await listed(client, ada, "holdfast_login")
+
+
+async def leases_are_back(redis: RedisPeer) -> None:
+    async def given_back() -> object:
+        return await redis.command("KEYS", "*:lease:*") == []
+
+    await asked(given_back)
+
+
+async def test_a_command_whose_renewal_fails_leaves_no_lease_behind(redis: RedisPeer) -> None:
+    logins = command_on(redis).of("ada")
+    with anyio.fail_after(PATIENCE):
+        with pytest.raises(ServerFailure):
+            await fail(logins.renewing(grant().key))
+        assert await redis.command("KEYS", "*:lease:*") == []
+
+
+@pytest.mark.parametrize("gives_up", [True, False], ids=["no answer", "cancelled"])
+async def test_a_renewal_that_never_hears_of_its_lease_leaves_none_behind(redis: RedisPeer, gives_up: bool) -> None:
+    async with replicas(redis, {}, count=1) as (served,):
+        with anyio.fail_after(PATIENCE):
+            logins = logins_of(served).of("ada")
+            async with logins.renewing(grant().key):
+                pass  # from now on there is a connection for it
+            renewing = logins.renewing(grant().key)
+            redis.stop()
+            if gives_up:
+                with pytest.raises(StoreUnusable):
+                    await hold(renewing)
+            else:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(hold, renewing)
+                    await all_blocked()
+                    tasks.cancel_scope.cancel()
+            redis.go_on()
+            await came_true(lambda: fleet_of(served.hub).state.is_shared)
+            await leases_are_back(redis)
+
+
+async def fail(lease: AbstractAsyncContextManager[None]) -> None:
+    async with lease:
+        raise ServerFailure(TokenNotRenewed(reason="the authorization server is down"))
+
+
+async def hold(lease: AbstractAsyncContextManager[None]) -> None:
+    async with lease:
+        await anyio.sleep_forever()
 
 
 async def test_a_command_says_what_it_lacks(redis: RedisPeer, monkeypatch: pytest.MonkeyPatch) -> None:

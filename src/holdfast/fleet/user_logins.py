@@ -38,7 +38,7 @@ import secrets
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -191,8 +191,12 @@ class Renewals:
                 if self._state.now() > until:
                     raise self._unusable("another replica renews this login, or could not share it yet")
                 await anyio.sleep(PAUSE_SECONDS)
-        except StoreUnavailable as exc:
-            raise self._unusable(f"it does not answer ({exc}): the login is renewed when it does") from exc
+        except BaseException as exc:
+            # Redis may have given it, and the answer did not come. It is given back when Redis answers.
+            self._late[name] = value, ()
+            if isinstance(exc, StoreUnavailable):
+                raise self._unusable(f"it does not answer ({exc}): the login is renewed when it does") from exc
+            raise
         return value
 
     def _are_stored(self, records: tuple[str, ...]) -> bool:
@@ -369,16 +373,19 @@ class CommandUserTokens(UserTokenStore):
         leases, value = RedisLeases(self._address), secrets.token_hex(16)
         name = min(self._seal.records(principal, key))
         try:
-            with anyio.fail_after(WAIT_SECONDS):
-                while not await leases.take(name, value):  # noqa: ASYNC110 - a replica has it
-                    await anyio.sleep(PAUSE_SECONDS)
+            try:
+                with anyio.fail_after(WAIT_SECONDS):
+                    while not await leases.take(name, value):  # noqa: ASYNC110 - a replica has it
+                        await anyio.sleep(PAUSE_SECONDS)
+            except (StoreUnavailable, TimeoutError) as exc:
+                raise self._unusable(exc) from exc
             self._changes += 1
             yield
-            await leases.give_back(name, value)
-        except (StoreUnavailable, TimeoutError) as exc:
-            raise self._unusable(exc) from exc
         finally:
             with anyio.CancelScope(shield=True):
+                # Also after a renewal that failed: the replicas try again. A lease that stays ends by itself.
+                with suppress(StoreUnavailable):
+                    await leases.give_back(name, value)
                 await leases.close()
 
     def _rows(self, member: FleetMember, principal: str | None) -> list[UserRow]:
