@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import io
 import logging
 import os
 import queue
 import re
 import secrets
+import socket
 import threading
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -132,6 +132,38 @@ class MessageLines:
         start, end = self._at, self._data.find(b"\n", self._at)
         self._at = end + 1 if end >= 0 else len(self._data)
         return self._data[start : self._at]
+
+
+class StdinReader:
+    """Reads stdin in a thread of its own: stdin may be a file or a terminal, which the event loop cannot wait for.
+
+    Such a read cannot be interrupted. So what the thread reads comes through a socket, which can be ended from this
+    side. The thread is a daemon: one that waits for input delays no exit.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._feed, self._fed = socket.socketpair()
+        self._fed.setblocking(False)
+        threading.Thread(target=self._run, name="stdin", daemon=True).start()
+
+    async def read(self) -> bytes:
+        """What came, at most ``CHUNK`` bytes; none at the end."""
+        return await asyncio.get_running_loop().sock_recv(self._fed, CHUNK)
+
+    def end(self) -> None:
+        """Let ``read`` see the end after what came. Idempotent."""
+        with suppress(OSError):
+            self._feed.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Read no more."""
+        self._fed.close()
+
+    def _run(self) -> None:
+        with self._feed, suppress(OSError):
+            while data := os.read(self._fd, CHUNK):
+                self._feed.sendall(data)
 
 
 class StdoutWriter:
@@ -326,14 +358,14 @@ class PipeServer:
 async def serve_stdio(
     hub: Hub,
     *,
-    server: str | None = None,
     broker: Broker | None = None,
     tools: ToolsMode | None = None,
     profile: str | None = None,
     folder: str | None = None,
     folders: ClientFolders | None = None,
+    ended: anyio.Event | None = None,
 ) -> None:
-    """Serve one client over stdin and stdout until it leaves: all servers, or one.
+    """Serve one client over stdin and stdout until it leaves, or until ``ended``.
 
     ``tools``, ``profile`` and ``folder`` are what an address says over HTTP. A client that has no
     folder may choose one of ``folders`` by its roots.
@@ -345,53 +377,44 @@ async def serve_stdio(
     mode = tools or hub.config.settings.tools
 
     def server_of(folder: str | None) -> McpServer:
-        return McpServer(broker, View(hub, EndpointAddress(server, mode, profile, folder)))
+        return McpServer(broker, View(hub, EndpointAddress(None, mode, profile, folder)))
 
     mcp_server = server_of(folder)
-    roots = RootFolder(folders, server_of) if folders is not None and folder is None and server is None else None
+    roots = RootFolder(folders, server_of) if folders is not None and folder is None else None
     longest = hub.config.settings.limits.message_bytes
-    with _own_stdin() as stdin, _own_stdout() as stdout:
-        writer = StdoutWriter(stdout)
+    # A child process that inherits stdin reads an empty file; what a library or a child prints goes to stderr.
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    with _taken(0, nothing) as stdin, _taken(1, 2) as stdout:
+        os.close(nothing)
+        reader, writer = StdinReader(stdin), StdoutWriter(stdout)
         async with anyio.create_task_group() as tasks:
             pipe = PipeServer.of(mcp_server, tasks, writer, longest, roots)
             await tasks.start(broker.run)
-            tasks.start_soon(_cancel_when, writer.broken, tasks.cancel_scope)
-            # A thread reads: stdin may be a file or a terminal, which the event loop cannot wait for.
-            read = partial(anyio.to_thread.run_sync, stdin.read1, CHUNK)
-            await pipe.serve(MessageLines(read, longest, pipe.refuse_long))
+            tasks.start_soon(_when, writer.broken, tasks.cancel_scope.cancel)
+            if ended is not None:
+                tasks.start_soon(_when, ended, reader.end)
+            await pipe.serve(MessageLines(reader.read, longest, pipe.refuse_long))
             mcp_server.close()
             tasks.cancel_scope.cancel()
+        reader.close()
         if not await writer.close():
             log.warning("%d bytes of answers were not read by the client", writer.unread)
 
 
-async def _cancel_when(event: anyio.Event, scope: anyio.CancelScope) -> None:
+async def _when(event: anyio.Event, act: Callable[[], None]) -> None:
     await event.wait()
-    scope.cancel()
+    act()
 
 
 @contextmanager
-def _own_stdin() -> Iterator[io.BufferedReader]:
-    """Take stdin for the hub alone: a child process that inherits it reads an empty file."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    with os.fdopen(os.dup(0), "rb") as stdin:
-        os.dup2(nothing, 0)
-        os.close(nothing)
-        try:
-            yield stdin
-        finally:
-            os.dup2(stdin.fileno(), 0)
+def _taken(fd: int, instead: int) -> Iterator[int]:
+    """Take stdin or stdout for the protocol alone; its number means another descriptor meanwhile.
 
-
-@contextmanager
-def _own_stdout() -> Iterator[int]:
-    """Take stdout for the protocol alone: what a library or a child prints goes to stderr.
-
-    The descriptor is not closed: a thread may still be stuck in a write to it.
+    What it was is not closed: a thread may still be stuck in a read or a write of it.
     """
-    own = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)
-    os.dup2(2, 1)
+    own = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.dup2(instead, fd)
     try:
         yield own
     finally:
-        os.dup2(own, 1)
+        os.dup2(own, fd)

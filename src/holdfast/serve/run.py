@@ -17,13 +17,11 @@ import logging
 import os
 import signal
 import socket
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 import anyio
@@ -92,7 +90,6 @@ from holdfast.wire import raise_descriptor_limit, share_receive_room
 __all__ = [
     "KEPT_BYTES",
     "THRESHOLDS",
-    "EndableStdin",
     "allowed_hosts",
     "begin_collections",
     "keep_collections_short",
@@ -447,17 +444,25 @@ async def _run_stdio(serving: Serving, audited_by: Audited) -> None:
         hub = Hub(served, state_file=state_file, approvals=_approvals(serving.options, "localhost"), is_local=True)
         broker = Broker(hub, audit=audit)
         record_other_events(audit, hub)
-        with EndableStdin() as stdin:
-            keep_collections_short(hub)
-            async with hub, anyio.create_task_group() as tasks:
-                reloader = _reloader(serving, hub, projects)
-                folders = FolderClients(projects, reloader.reload, hub.registry.clock) if projects is not None else None
-                _watch(tasks, serving, hub, reloader)
-                tasks.start_soon(end_when_asked, partial(_drain_stdio, broker), serving.options.drain, stdin.end)
-                tools, profile = serving.options.tools, serving.options.profile
-                _check_profile(config, profile)
-                await serve_stdio(hub, broker=broker, tools=tools, profile=profile, folder=folder, folders=folders)
-                tasks.cancel_scope.cancel()
+        ended = anyio.Event()
+        keep_collections_short(hub)
+        async with hub, anyio.create_task_group() as tasks:
+            reloader = _reloader(serving, hub, projects)
+            folders = FolderClients(projects, reloader.reload, hub.registry.clock) if projects is not None else None
+            _watch(tasks, serving, hub, reloader)
+            tasks.start_soon(end_when_asked, partial(_drain_stdio, broker), serving.options.drain, ended.set)
+            profile = serving.options.profile
+            _check_profile(config, profile)
+            await serve_stdio(
+                hub,
+                broker=broker,
+                tools=serving.options.tools,
+                profile=profile,
+                folder=folder,
+                folders=folders,
+                ended=ended,
+            )
+            tasks.cancel_scope.cancel()
 
 
 def _own_folder(options: ServeConfig) -> str | None:
@@ -538,41 +543,6 @@ async def _reload_on_signal(reloader: Reloader, files: SecretFiles | None) -> No
                 # Secrets first: the new configuration may name the token that was just written.
                 await files.refresh()
             await reloader.reload()
-
-
-_CHUNK = 65536
-
-
-class EndableStdin:
-    """Replaces stdin by a socket, and copies the real input into it until one side ends."""
-
-    def __init__(self) -> None:
-        # A read of stdin cannot be interrupted. So the hub reads a socket, which can be ended from this side.
-        self._real = os.dup(0)
-        self._feed, self._stdin = socket.socketpair()
-
-    def __enter__(self) -> Self:
-        os.dup2(self._stdin.fileno(), 0)
-        self._stdin.close()
-        # A daemon thread, because it may still wait for input when the program ends.
-        threading.Thread(target=self._pump, name="stdin", daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.end()
-
-    def end(self) -> None:
-        """Let the reader see the end of its input. Idempotent."""
-        with suppress(OSError):
-            self._feed.shutdown(socket.SHUT_WR)
-
-    def _pump(self) -> None:
-        with suppress(OSError):
-            while data := os.read(self._real, _CHUNK):
-                self._feed.sendall(data)
-        self.end()
 
 
 # Memory
