@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.front import Lines
 from holdfast.serve import joiner
-from holdfast.serve.joiner import Conversation, Lines
+from holdfast.serve.joiner import Conversation
 
 pytestmark = pytest.mark.requirement("DX-8", "LIFE-16")
 

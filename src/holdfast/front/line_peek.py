@@ -1,4 +1,4 @@
-"""Reads the id and the method of a JSON-RPC line, and nothing else, however large the line is.
+"""Cuts bytes into lines, and reads the id and the method of a JSON-RPC line and nothing else, however large it is.
 
 A long line is not parsed: a member that is found stands before the first nested value, or at the end, so it is of the
 message itself. It imports next to nothing, and no pattern is compiled before a line asks for it: each joined client
@@ -12,9 +12,10 @@ import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import TypeAlias
 
-__all__ = ["LineHead", "heads_of", "id_in"]
+__all__ = ["LineHead", "Lines", "heads_of"]
 
 SMALL = 64 * 1024
 """Bytes; a line up to this size is parsed whole."""
@@ -83,3 +84,51 @@ def id_in(head: bytes, tail: bytes) -> RequestId | None:
     except ValueError:
         return None
     return known if isinstance(known, str | int) else None
+
+
+class Lines:
+    """Cuts what comes into lines. Blanks before a line are left out, and so are blank lines.
+
+    A line may come in many pieces: they are joined once. Of a line over the bound only its beginning and its end are
+    held: its id stands in one of them, and goes to ``refused``. A client that sends nothing but blanks, or many short
+    lines, costs one look at each byte: what is left of the bytes that came is never copied.
+    """
+
+    def __init__(self, longest: int) -> None:
+        self.longest = longest
+        self.refused: list[RequestId | None] = []
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._head = b""
+        """The beginning of a line that is too long."""
+
+    def add(self, data: bytes) -> Iterator[bytes]:
+        """The lines that are complete now, with their ends."""
+        at = 0
+        while at < len(data):
+            if not self._pieces and data[at : at + 1].isspace():
+                blanks = re.compile(rb"\s*").match(data, at)
+                at = blanks.end() if blanks is not None else at
+                continue
+            end = data.find(b"\n", at) + 1 or len(data)
+            self._take(data[at:end])
+            at = end
+            if data[end - 1 : end] == b"\n" and (line := self.rest()):
+                yield line
+
+    def rest(self) -> bytes:
+        """The line that is over now, perhaps without an end; empty if there is none, or it is refused."""
+        line, head = b"".join(self._pieces), self._head
+        self._pieces, self._size, self._head = [], 0, b""
+        if head:
+            self.refused.append(id_in(head, line))
+            return b""
+        return line
+
+    def _take(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+        self._size += len(piece.removesuffix(b"\n"))
+        if self._size > self.longest:
+            # The id may stand at either end of the message: both are kept, and the middle is dropped.
+            held = b"".join(self._pieces)
+            self._head, self._pieces = self._head or held[:SMALL], [held[-SMALL:]]

@@ -16,7 +16,6 @@ import fcntl
 import logging
 import os
 import queue
-import re
 import secrets
 import socket
 import threading
@@ -49,7 +48,7 @@ from holdfast.endpoint import (
     read_message,
     result_message,
 )
-from holdfast.front.line_peek import id_in
+from holdfast.front.line_peek import Lines
 from holdfast.hub import Hub
 from holdfast.wire import Bytes, RawObject, dumps, one_line
 
@@ -71,67 +70,38 @@ Refuse: TypeAlias = Callable[[str | int | None], Awaitable[None]]
 
 CHUNK = 64 * 1024
 
-_BLANKS = re.compile(rb"\s*")
-
 
 class MessageLines:
-    """Reads line after line from a pipe or a socket. Blanks before a line are left out, and so are blank lines.
-
-    Of a line over the bound only its beginning and its end are held: its id stands in one of them. A client that sends
-    nothing but blanks, or many short lines, costs one look at each byte: what is left of a chunk is never copied.
-    """
+    """Reads line after line from a pipe or a socket, within a bound; the last one may have no end (``Lines``)."""
 
     def __init__(self, read: Callable[[], Awaitable[bytes]], longest: int, refuse: Refuse) -> None:
         """``read`` returns the bytes that came, at most ``CHUNK`` of them; none at the end."""
         self._read = read
-        self._longest = longest
         self.refuse = refuse
-        self._data = b""
-        self._at = 0
-        """Where the bytes begin that belong to no line yet."""
+        """Told of a line over the bound, by the id in it."""
+        self._lines = Lines(longest)
+        self._here: Iterator[bytes] = iter(())
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:
-        """Return the next line within the bound; the last one may have no end."""
-        while True:
-            line, head = await self._next_line()
-            if head:
-                await self.refuse(id_in(head, line))
-            elif line:
-                return line
-            else:
+        """Return the next line within the bound."""
+        while not (line := await self._in_turn(next(self._here, b""))):
+            data = await self._read()
+            if not data:
+                if last := await self._in_turn(self._lines.rest()):
+                    return last
                 raise StopAsyncIteration
+            self._here = self._lines.add(data)
+        return line
 
-    async def _next_line(self) -> tuple[bytes, bytes]:
-        """The next line, empty at the end; of one over the bound its end alone, and its beginning."""
-        pieces: list[bytes] = []
-        size, head = 0, b""
-        while True:
-            piece = await self._piece(begins=not pieces)
-            pieces.append(piece)
-            size += len(piece.removesuffix(b"\n"))
-            if size > self._longest:
-                held = b"".join(pieces)
-                head = head or held[:CHUNK]
-                pieces = [held[-CHUNK:]]
-            if not piece or piece.endswith(b"\n"):
-                return b"".join(pieces), head
-
-    async def _piece(self, *, begins: bool) -> bytes:
-        """What is here of a line, which ``begins`` with it; empty at the end of all."""
-        while True:
-            if begins and (blanks := _BLANKS.match(self._data, self._at)) is not None:
-                self._at = blanks.end()
-            if self._at < len(self._data):
-                break
-            self._data, self._at = await self._read(), 0
-            if not self._data:
-                return b""
-        start, end = self._at, self._data.find(b"\n", self._at)
-        self._at = end + 1 if end >= 0 else len(self._data)
-        return self._data[start : self._at]
+    async def _in_turn(self, line: bytes) -> bytes:
+        """The same line, after the lines before it that are over the bound were refused."""
+        refused, self._lines.refused = self._lines.refused, []
+        for one in refused:
+            await self.refuse(one)
+        return line
 
 
 class StdinReader:

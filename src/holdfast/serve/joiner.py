@@ -35,7 +35,7 @@ from collections import deque
 
 from holdfast._version import __version__
 from holdfast.config import user_folder_names
-from holdfast.front import LineHead, heads_of, id_in
+from holdfast.front import LineHead, Lines, heads_of
 from holdfast.serve.isolation import hidden_environment, isolate
 from holdfast.serve.join_address import JoinAddress, JoinRefused, is_locked, try_lock
 
@@ -306,43 +306,6 @@ def error_line(key: str | int | None, why: str) -> bytes:
 
 
 # The loop.
-
-
-class Lines:
-    """Cuts what is read into lines. A line may come in many pieces: they are joined once.
-
-    A line over the bound is never held whole: its id goes to ``refused``.
-    """
-
-    def __init__(self, longest: int) -> None:
-        self.longest = longest
-        self.refused: list[str | int | None] = []
-        self._pieces: list[bytes] = []
-        self._size = 0
-        self._head = b""
-        """The beginning of a line that is too long."""
-
-    def add(self, data: bytes) -> Iterator[bytes]:
-        """The lines that are complete now, with their ends."""
-        start = 0
-        while (end := data.find(b"\n", start)) >= 0:
-            self._take(data[start : end + 1])
-            line, head, start = b"".join(self._pieces), self._head, end + 1
-            self._pieces, self._size, self._head = [], 0, b""
-            if head:
-                self.refused.append(id_in(head, line[-CHUNK:]))
-            elif line.strip():
-                yield line
-        if start < len(data):
-            self._take(data[start:])
-
-    def _take(self, piece: bytes) -> None:
-        self._pieces.append(piece)
-        self._size += len(piece)
-        if self._size > self.longest:
-            # The id may stand at either end of the message: both are kept, and the middle is dropped.
-            whole = b"".join(self._pieces)
-            self._head, self._pieces = self._head or whole[:CHUNK], [whole[-CHUNK:]]
 
 
 class Outgoing:
