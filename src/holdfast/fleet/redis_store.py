@@ -231,11 +231,8 @@ class RedisClient:
 
     async def close(self) -> None:
         """End the connection."""
-        client, self._client = self._client, None
-        self._connected = False
-        if client is not None:
-            with anyio.move_on_after(EXCHANGE_SECONDS, shield=True), suppress(OSError, library().RedisError):
-                await client.aclose()
+        await self._disconnect()
+        self._client = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} connections={self.connections}>"
@@ -330,27 +327,21 @@ class RedisStore(RedisClient):
     async def _roster(self) -> dict[str, str]:
         key = self.key
 
-        async def names(client: Any) -> list[str]:
+        async def read(client: Any) -> dict[str, str]:
             if await client.scard(key("replicas")) > MOST_REPLICAS:
                 # Another program wrote them. Those of the fleet write theirs again within a second.
                 await client.unlink(key("replicas"))
-                return []
-            return sorted(map(_text, await client.smembers(key("replicas"))))
-
-        async def presences(client: Any) -> list[bytes | None]:
+                return {}
+            names = sorted(map(_text, await client.smembers(key("replicas"))))
             async with client.pipeline(transaction=False) as pipe:
-                for name in known:
+                for name in names:
                     pipe.getrange(key(f"replica:{name}"), 0, LARGEST_PRESENCE)
-                said: list[bytes | None] = await pipe.execute()
-            if gone := [name for name, text in zip(known, said, strict=True) if not text]:
+                said = dict(zip(names, await pipe.execute(), strict=True))
+            if gone := [name for name, text in said.items() if not text]:
                 await client.srem(key("replicas"), *gone)
-            return said
+            return {name: _text(text) for name, text in said.items() if text and len(text) <= LARGEST_PRESENCE}
 
-        known = await self.use(names)
-        said = await self.use(presences) if known else []
-        return {
-            name: _text(text) for name, text in zip(known, said, strict=True) if text and len(text) <= LARGEST_PRESENCE
-        }
+        return await self.use(read)
 
 
 class RedisEvents(RedisClient):

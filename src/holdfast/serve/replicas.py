@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.auth import UserTokens, UserTokenStore, find_user_keys
-from holdfast.config import state_folder
+from holdfast.config import Config, state_folder
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.fleet import (
     CommandUserTokens,
@@ -57,10 +57,23 @@ def make_fleet(serving: Serving, keys: SessionKeys) -> Fleet | None:
     options = serving.options
     if worker is not None and worker.runs_stdio:
         return None  # the workers share what must be shared, and have this process behind them
+    if options.advertise and not options.fleet:
+        raise UsageError("--advertise needs --fleet", hint="replicas find each other through the store of a fleet")
+    replica = worker.replica_of(os.getpid()) if worker is not None else replica_name()
+    number = (worker.group, worker.number) if worker is not None else None
+    identity = FleetIdentity(lambda: keys.ring, replica)
     if not options.fleet:
-        if options.advertise:
-            raise UsageError("--advertise needs --fleet", hint="replicas find each other through the store of a fleet")
-        return _workers(worker, keys) if worker is not None else None
+        if worker is None:
+            return None
+        return Fleet(
+            LocalStore(worker.broker),
+            replica=replica,
+            peers=Peers(identity, advertise=PeerAddress(path=worker.address)),
+            events=LocalStore(worker.broker),
+            worker=number,
+            keys=lambda: keys.ring,
+            one_machine=True,
+        )
     if not keys.shared:
         raise UsageError(
             "a fleet needs a session key that all its replicas have",
@@ -73,16 +86,11 @@ def make_fleet(serving: Serving, keys: SessionKeys) -> Fleet | None:
     if worker is not None:
         # During a roll the worker before this one still has the port of this number.
         address, succeeds = _address_of(worker, address), True
-    replica = worker.replica_of(os.getpid()) if worker is not None else replica_name()
-    peers = _peers(address, FleetIdentity(lambda: keys.ring, replica), succeeds=succeeds)
-    store = SignedStore(RedisStore(redis), lambda: keys.ring, redis.fleet)
-    events = RedisEvents(redis)
-    number = (worker.group, worker.number) if worker is not None else None
     return Fleet(
-        store,
+        SignedStore(RedisStore(redis), lambda: keys.ring, redis.fleet),
         replica=replica,
-        peers=peers,
-        events=events,
+        peers=_peers(address, identity, succeeds=succeeds),
+        events=RedisEvents(redis),
         worker=number,
         keys=lambda: keys.ring,
         leases=RedisLeases(redis),
@@ -95,9 +103,16 @@ def _user_keys() -> KeyRing:
     return find_user_keys(state_folder(os.environ), makes=False)
 
 
-def user_tokens_of(fleet: Fleet | None) -> UserTokenStore:
-    """The logins of users: those of the fleet, or the file of this machine."""
-    return fleet.users if fleet is not None and fleet.users is not None else UserTokens(keeps=True)
+def user_tokens_of(fleet: Fleet | None, config: Config) -> UserTokenStore:
+    """The logins of users: those of the fleet, or the file of this machine.
+
+    Where servers are per user, an unusable key ends the start.
+    """
+    shared = fleet.users if fleet is not None else None
+    tokens = shared if shared is not None else UserTokens(keeps=True)
+    if any(spec.sharing == "per-user" for spec in config.servers.values()):
+        tokens.check()
+    return tokens
 
 
 def command_user_tokens(environ: Mapping[str, str]) -> UserTokenStore:
@@ -123,20 +138,6 @@ def _with_ca(redis: RedisAddress) -> RedisAddress:
             hint=f"check `?ca=` of the address, or {CA_VARIABLE}",
         )
     return replace(redis, ca_file=file)
-
-
-def _workers(worker: WorkerTask, keys: SessionKeys) -> Fleet:
-    """The fleet of the workers of one supervisor."""
-    replica = worker.replica_of(os.getpid())
-    return Fleet(
-        LocalStore(worker.broker),
-        replica=replica,
-        peers=Peers(FleetIdentity(lambda: keys.ring, replica), advertise=_address_of(worker, None)),
-        events=LocalStore(worker.broker),
-        worker=(worker.group, worker.number),
-        keys=lambda: keys.ring,
-        one_machine=True,
-    )
 
 
 def _address_of(worker: WorkerTask, advertised: PeerAddress | None) -> PeerAddress:

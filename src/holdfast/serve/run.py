@@ -133,7 +133,7 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
         projects = _project_servers(serving)
         secrets = CallerSecrets(serving, lambda: hub.registry.policy)
         subjects = SubjectTokens(needed=lambda: _takes_credential(hub.config, "exchange"))
-        user_tokens = _user_tokens(fleet, config)
+        user_tokens = user_tokens_of(fleet, config)
         sign_in = _sign_in_client(serving, secrets)
         id_tokens = _id_tokens(sign_in, secrets, user_tokens, lambda: hub.config)
         hub = Hub(
@@ -227,14 +227,6 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
                         tasks.start_soon(_let_join, joined, place, server, front)
                     await server.serve([serving.listener] if serving.listener is not None else [])
             tasks.cancel_scope.cancel()
-
-
-def _user_tokens(fleet: Fleet | None, config: Config) -> UserTokenStore:
-    """The logins of users. Where servers are per user, an unusable key ends the start."""
-    tokens = user_tokens_of(fleet)
-    if any(spec.sharing == "per-user" for spec in config.servers.values()):
-        tokens.check()
-    return tokens
 
 
 def _project_servers(serving: Serving) -> ProjectServers | None:
