@@ -64,7 +64,7 @@ def test_a_replica_asks_so_often_that_a_decision_is_known_everywhere_within_a_se
 
     written = writer.member.write("switch/x", {"off": True}, 1.0)
     assert written is not None
-    writer.member.pace.watch_tickets(writer.now + 2)
+    writer.member.pace.watch_writes(writer.now + 2)
     writer.turn()
     assert writer.now <= SETTLED + 60 + SOONEST_SECONDS, "a decision is sent at once"
     reader.turn()

@@ -10,7 +10,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from holdfast.core import FleetRecord, Item, Listing, Ticket, events as on, record_key, replica_tag
+from holdfast.core import FleetRecord, Item, Listing, events as on, record_key, replica_tag
 from holdfast.fleet import shared_records
 from holdfast.fleet.shared_records import (
     EVERYWHERE_SECONDS,
@@ -184,12 +184,12 @@ async def test_a_decision_is_told_to_be_everywhere_once_every_exchange_says_so_a
     known.member.strangers, known.not_shared_since = 0, None
     known.member.peers = dict.fromkeys(["here", "there"])
     arrived: set[str] = set()
-    asked: set[Ticket] = set()
+    asked: set[FleetRecord] = set()
     watched: list[float] = []
 
-    def is_everywhere(ticket: Ticket, now: float) -> bool:
-        asked.add(ticket)
-        return ticket.key in arrived
+    def is_everywhere(written: FleetRecord, now: float) -> bool:
+        asked.add(written)
+        return written.key in arrived
 
     async def wait(changed: anyio.Event, until: float) -> bool:
         assert (changed, until) == (known.changed, 5.0 + EVERYWHERE_SECONDS)
@@ -198,7 +198,7 @@ async def test_a_decision_is_told_to_be_everywhere_once_every_exchange_says_so_a
         arrived.add(coming.pop())
         return True
 
-    known.member.is_everywhere, known.member.pace = is_everywhere, SimpleNamespace(watch_tickets=watched.append)
+    known.member.is_everywhere, known.member.pace = is_everywhere, SimpleNamespace(watch_writes=watched.append)
     known.now, known.changed, known.waiting = lambda: 5.0, anyio.Event(), SimpleNamespace(wait=wait)
     decisions = SharedDecisions(known)
     coming = [switch]
@@ -209,7 +209,7 @@ async def test_a_decision_is_told_to_be_everywhere_once_every_exchange_says_so_a
     assert await decisions.scope("a") == "all 2 replicas"
     del known.member.peers["there"]
     assert await decisions.scope("a") == "the fleet"
-    assert asked == {Ticket(key, f"stamp of {key}") for key in (switch, pin)}
+    assert asked == {FleetRecord(key, f"stamp of {key}", "{}") for key in (switch, pin)}
 
 
 def test_a_slot_asks_for_the_right_to_probe_under_its_definition_and_gives_it_back(state: State) -> None:

@@ -10,7 +10,6 @@ from holdfast.core import (
     FleetMember,
     FleetRecord,
     Machine,
-    Ticket,
     effects as do,
     events as on,
 )
@@ -50,10 +49,10 @@ class NoVersion(FleetMember):
 class TrustsTheStoreAlone(FleetMember):
     """Says "everywhere" as soon as the store has it, though no other replica has seen it."""
 
-    def is_everywhere(self, ticket: Ticket, now: float) -> bool:
+    def is_everywhere(self, written: FleetRecord, now: float) -> bool:
         peers, self.peers = self.peers, {}
         try:
-            return super().is_everywhere(ticket, now)
+            return super().is_everywhere(written, now)
         finally:
             self.peers = peers
 
@@ -123,15 +122,17 @@ class NoClaims(Machine):
 class LatestWins(FleetMember):
     """Takes the latest first sight of a tool instead of the earliest."""
 
-    def write(self, key: str, value: object, wall: float, *, first: bool = False, again: bool = False) -> Ticket | None:
+    def write(
+        self, key: str, value: object, wall: float, *, first: bool = False, again: bool = False
+    ) -> FleetRecord | None:
         return super().write(key, value, wall, again=again)
 
 
 class AnyPrincipal(TicketSeal):
     """Opens a session for every principal."""
 
-    def seal(self, ticket: SessionTicket, *, endpoint: str | None, principal: str) -> str:
-        return super().seal(ticket, endpoint=endpoint, principal="")
+    def seal(self, written: SessionTicket, *, endpoint: str | None, principal: str) -> str:
+        return super().seal(written, endpoint=endpoint, principal="")
 
     def open(self, session_id: str, *, endpoint: str | None, principal: str) -> SessionTicket | None:
         return super().open(session_id, endpoint=endpoint, principal="")

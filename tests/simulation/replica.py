@@ -25,7 +25,6 @@ from holdfast.core import (
     Outcome,
     RecordLearned,
     Refusal,
-    Ticket,
     Unused,
     effects as do,
     events as on,
@@ -106,7 +105,7 @@ class Replica:
         self.started = world.now
         self.published = 0
         self.store_era = world.store.era
-        self.tickets: list[tuple[Ticket, float, Callable[[bool], None]]] = []
+        self.waiting_for: list[tuple[FleetRecord, float, Callable[[bool], None]]] = []
         for record in kept:
             self._apply(record)
         for server in config.prefixes:
@@ -367,7 +366,7 @@ class Replica:
         if reply is not None and self.unpinned and self._may_pin():
             for server in list(self.unpinned):
                 self._pin(server)
-        self._settle_tickets()
+        self._settle_writtens()
         self.plan_exchange()
 
     def _happened(self, happened: tuple[Happening, ...]) -> None:
@@ -419,21 +418,19 @@ class Replica:
 
     def switch(self, server: str, *, off: bool, answer: Callable[[bool], None]) -> str:
         """An operator disables or enables a server here; ``answer`` gets whether it holds everywhere."""
-        ticket = self.member.write(record_key("switch", server), {"off": off}, self.wall, again=True)
+        self.member.write(record_key("switch", server), {"off": off}, self.wall, again=True)
         self._follow(server, off=off)
         record = self.member.book.get(record_key("switch", server))
         assert record is not None
-        if ticket is None:
-            ticket = Ticket(record.key, record.stamp)
-        self._await(ticket, answer)
+        self._await(record, answer)
         return record.stamp
 
     def approve(self, server: str, tool: str, text: int, answer: Callable[[bool], None]) -> str:
         """An operator approves the current version of a tool here."""
-        ticket = self.member.write(record_key("pin", server, tool), {"text": f"v{text}"}, self.wall)
+        self.member.write(record_key("pin", server, tool), {"text": f"v{text}"}, self.wall)
         record = self.member.book.get(record_key("pin", server, tool))
         assert record is not None
-        self._await(ticket or Ticket(record.key, record.stamp), answer)
+        self._await(record, answer)
         return record.stamp
 
     def end_session(self, key: str, answer: Callable[[bool], None]) -> str:
@@ -441,26 +438,26 @@ class Replica:
         self.member.write(key, {"until": self.wall + SESSION_SECONDS}, self.wall)
         record = self.member.book.get(key)
         assert record is not None
-        self._await(Ticket(record.key, record.stamp), answer)
+        self._await(record, answer)
         return record.stamp
 
-    def _await(self, ticket: Ticket, answer: Callable[[bool], None]) -> None:
+    def _await(self, written: FleetRecord, answer: Callable[[bool], None]) -> None:
         until = self.world.now + 2.0
-        self.member.pace.watch_tickets(until)
-        self.tickets.append((ticket, until, answer))
+        self.member.pace.watch_writes(until)
+        self.waiting_for.append((written, until, answer))
         self.plan_exchange()
-        self.later(2.0, self._settle_tickets)
+        self.later(2.0, self._settle_writtens)
 
-    def _settle_tickets(self) -> None:
+    def _settle_writtens(self) -> None:
         now, waiting = self.world.now, []
-        for ticket, until, answer in self.tickets:
-            if self.member.is_everywhere(ticket, now):
+        for written, until, answer in self.waiting_for:
+            if self.member.is_everywhere(written, now):
                 answer(True)
             elif now >= until:
                 answer(False)
             else:
-                waiting.append((ticket, until, answer))
-        self.tickets = waiting
+                waiting.append((written, until, answer))
+        self.waiting_for = waiting
 
     def kept(self) -> tuple[FleetRecord, ...]:
         """What its state file has: switches and pins."""

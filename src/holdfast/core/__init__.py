@@ -190,7 +190,6 @@ if TYPE_CHECKING:
         FleetMember as FleetMember,
         Happening as Happening,
         RecordLearned as RecordLearned,
-        Ticket as Ticket,
     )
     from holdfast.core.replicas.probe_rights import Granted as Granted, Unused as Unused
     from holdfast.core.replicas.store import (

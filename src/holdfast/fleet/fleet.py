@@ -44,7 +44,6 @@ from holdfast.core import (
     Granted,
     Happening,
     RecordLearned,
-    Ticket,
     Unused,
     events as on,
     keyed_tool,
@@ -331,11 +330,10 @@ class ReplicaState:
         """Whether the store answers."""
         return self.not_shared_since is None and self.member.is_connected(self.now())
 
-    def write(self, key: str, value: object, *, first: bool = False, again: bool = False) -> Ticket | None:
+    def write(self, key: str, value: object, *, first: bool = False, again: bool = False) -> None:
         """Share a value; see ``FleetMember.write``. It does not wait: the next exchange sends it."""
-        ticket = self.member.write(key, value, self.clock.time(), first=first, again=again)
+        self.member.write(key, value, self.clock.time(), first=first, again=again)
         self.wake.set()
-        return ticket
 
     async def catch_up(self, within: float) -> bool:
         """Read what the others wrote until now; False if that could not be done within so many seconds."""

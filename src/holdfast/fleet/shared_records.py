@@ -25,7 +25,7 @@ import hashlib
 import json
 import logging
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio.to_thread
@@ -36,7 +36,6 @@ from holdfast.core import (
     ConfigAgreement,
     FleetRecord,
     Listing,
-    Ticket,
     events as on,
     evidence_event,
     evidence_value,
@@ -164,31 +163,30 @@ class SharedDecisions:
 
     async def scope(self, server: str) -> str:
         """Where the latest switch and approvals of a server hold, in words. It waits, two seconds at most."""
-        if not await self._is_everywhere(self._tickets(server)):
+        if not await self._is_everywhere(self._decisions(server)):
             return "this replica only"
         count = len(self._state.member.peers)
         return f"all {count} replicas" if count > 1 else "the fleet"
 
-    def _tickets(self, server: str) -> list[Ticket]:
+    def _decisions(self, server: str) -> list[FleetRecord]:
         """The latest switch and approvals of a server."""
         pins, book = record_key("pin", server, ""), self._state.member.book
         return [
-            Ticket(record.key, record.stamp)
+            record
             for record in book.values()
             if record.key == record_key("switch", server) or record.key.startswith(pins)
         ]
 
-    async def _is_everywhere(self, tickets: Iterable[Ticket]) -> bool:
+    async def _is_everywhere(self, decisions: list[FleetRecord]) -> bool:
         """Wait until every replica that is present has seen these writes; False if that takes too long."""
         state, member = self._state, self._state.member
         if state.not_shared_since is not None or member.strangers:
             return False  # known before: an approval of many tools would wait for each of them
-        waiting = list(tickets)
         until = state.now() + EVERYWHERE_SECONDS
-        member.pace.watch_tickets(until)
+        member.pace.watch_writes(until)
         state.wake.set()
         # After each exchange, and not at the end once more: no exchange has brought anything since.
-        while not all(member.is_everywhere(ticket, state.now()) for ticket in waiting):
+        while not all(member.is_everywhere(one, state.now()) for one in decisions):
             if not await state.waiting.wait(state.changed, until):
                 return False
         return True

@@ -37,7 +37,7 @@ from holdfast.core.replicas.store import (
     stamp,
 )
 
-__all__ = ["Alone", "Connected", "FleetMember", "Happening", "Peer", "RecordLearned", "Ticket"]
+__all__ = ["Alone", "Connected", "FleetMember", "Happening", "Peer", "RecordLearned"]
 
 EXCHANGE_SECONDS = 0.25
 """Between two exchanges: a decision is known everywhere within a second."""
@@ -86,14 +86,6 @@ class Peer:
     """What it says about itself: address, process, version."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """A write whose arrival at the other replicas can be waited for."""
-
-    key: str
-    stamp: str
-
-
 class Outbox:
     """What the store does not have yet, and what it is known to have."""
 
@@ -102,7 +94,7 @@ class Outbox:
         self.drops: dict[str, None] = {}
         """The keys of records that are over, and that the store may still have."""
         self.arrived: dict[str, tuple[str, int, str]] = {}
-        """The epoch and sequence number of the store after a key was written, and the stamp, for tickets."""
+        """The epoch and sequence number of the store after a key was written, and the stamp (``is_everywhere``)."""
 
     def decisions(self) -> list[str]:
         """The keys of switches and approvals that the store does not have."""
@@ -160,16 +152,16 @@ class ExchangePace:
         """Whether the next exchange cannot wait."""
         self.last_roster = -math.inf
         """When it was last asked who is present."""
-        self.tickets_until = 0.0
-        """A caller waits for a ticket until then."""
+        self.watched_until = 0.0
+        """A caller waits until then for a write to be everywhere."""
 
     def hurry(self) -> None:
         """The next exchange cannot wait."""
         self.urgent = True
 
-    def watch_tickets(self, until: float) -> None:
-        """A caller waits for a ticket until then: ask who has seen what more often."""
-        self.tickets_until = max(self.tickets_until, until)
+    def watch_writes(self, until: float) -> None:
+        """A caller waits until then for a write to be everywhere: ask who has seen what more often."""
+        self.watched_until = max(self.watched_until, until)
 
     def want_roster(self) -> None:
         """A replica is named that is not known: ask who is present, soon."""
@@ -241,7 +233,9 @@ class FleetMember:
 
     # Records.
 
-    def write(self, key: str, value: object, wall: float, *, first: bool = False, again: bool = False) -> Ticket | None:
+    def write(
+        self, key: str, value: object, wall: float, *, first: bool = False, again: bool = False
+    ) -> FleetRecord | None:
         """Decide something for the fleet; with ``first`` it is a first sight, and an earlier one stays.
 
         None if nothing changed; with ``again`` the same value counts as new: two equal failures are two. Taken for
@@ -260,14 +254,14 @@ class FleetMember:
         self.expiring.note(record)
         self.outbox.wrote(key)
         self.pace.urgent = True
-        return Ticket(key, made)
+        return record
 
-    def is_everywhere(self, ticket: Ticket, now: float) -> bool:
-        """Whether the store has it, and every replica that is present has seen it."""
-        record, arrived = self.book.get(ticket.key), self.outbox.arrived.get(ticket.key)
-        if not self.is_connected(now) or record is None or record.stamp < ticket.stamp:
+    def is_everywhere(self, written: FleetRecord, now: float) -> bool:
+        """Whether the store has it, or a later one, and every replica that is present has seen it."""
+        record, arrived = self.book.get(written.key), self.outbox.arrived.get(written.key)
+        if not self.is_connected(now) or record is None or record.stamp < written.stamp:
             return False
-        if arrived is None or arrived[0] != self._epoch or arrived[2] < ticket.stamp:
+        if arrived is None or arrived[0] != self._epoch or arrived[2] < written.stamp:
             return False
         expected, until = self._expected
         if now < until and not expected <= self.peers.keys():
@@ -308,7 +302,7 @@ class FleetMember:
         if leaving:
             self.probes.leave()
         joining = self._joined_at is None or now - self._joined_at < JOIN_SECONDS
-        watching = joining or now < self.pace.tickets_until
+        watching = joining or now < self.pace.watched_until
         return FleetExchange(
             replica=self.replica,
             presence=json.dumps({**self.about, "epoch": self._epoch, "seen": self._cursor}, sort_keys=True),
