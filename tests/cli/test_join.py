@@ -206,7 +206,7 @@ async def test_no_third_hub_starts_between_the_end_of_one_and_the_lock_of_its_su
 @pytest.mark.requirement("DX-8")
 async def test_a_hub_in_the_background_ends_when_its_time_without_use_is_over(home: JoinHome) -> None:
     hasty = COMMAND[-1].replace("from", "from holdfast.serve import client_context as c; c.IDLE_SECONDS = 0.0; from", 1)
-    command = [*COMMAND[:-1], hasty, "serve", "--config", str(home.config), "--port", "0", "-v"]
+    command = [*COMMAND[:-1], hasty, "serve", "--config", str(home.config), "--port", "0", "--log-level", "debug"]
     runtime = home.environ["XDG_RUNTIME_DIR"]
     async with spawned(command, home.folder, home.folder, XDG_RUNTIME_DIR=runtime, HOLDFAST_BACKGROUND="0 ") as hub:
         assert await hub.ended() == 0

@@ -136,8 +136,6 @@ class JoinOptions:
                 if not given and not words:
                     return None
                 values[name[2:]] = value if given else words.popleft()
-            elif word in ("-v", "--verbose"):
-                starts_with.append(word)
             elif name in ("--log-level", "--log-format"):
                 if not given and not words:
                     return None

@@ -294,7 +294,6 @@ class ServeConfig:
     log_level: Annotated[
         LogLevel, _Log("--log-level", envvar="HOLDFAST_LOG_LEVEL", help="The lowest level that is logged")
     ] = "info"
-    verbose: Annotated[bool, _Log("--verbose", "-v", help="The same as --log-level debug")] = False
 
     @property
     def worker_count(self) -> int:
@@ -309,11 +308,6 @@ class ServeConfig:
                 hint=f"give a number from 1 to {MOST_WORKERS}, or `auto`; more than there are cores brings nothing",
             )
         return int(text)
-
-    @property
-    def level(self) -> LogLevel:
-        """The lowest level that is logged."""
-        return "debug" if self.verbose else self.log_level
 
     @property
     def has_gateway(self) -> bool:

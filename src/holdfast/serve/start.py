@@ -89,7 +89,7 @@ def _run(serving: Serving) -> int:
         token = control_token(os.environ, callers=serving.token, file=options.control_token_file)
     serving = replace(serving, control_token=token)
     number = worker.task.number if worker is not None else None
-    log_to_stderr(options.log_format, options.level, secrets=_secrets(serving), worker=number)
+    log_to_stderr(options.log_format, options.log_level, secrets=_secrets(serving), worker=number)
     if worker is None and options.worker_count > 1:
         from holdfast.serve.supervisor import Supervisor  # noqa: PLC0415 - see the module's docstring
 
