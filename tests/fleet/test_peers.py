@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
@@ -29,7 +30,7 @@ from holdfast.fleet import (
     peers as peers_module,
     written,
 )
-from holdfast.fleet.peers import LEAVES_SECONDS, bind_peer, bind_unix
+from holdfast.fleet.peers import LEAVES_SECONDS, ClientHomeFinder, bind_peer, bind_unix
 from holdfast.front import tls
 from holdfast.front.peer_requests import PeerListener, refuse_forwarded
 from holdfast.front.requests import BodyBudget, Reply, Request
@@ -450,3 +451,16 @@ def test_an_address_in_use_is_named() -> None:
         Peers(FleetIdentity(lambda: KeyRing([KEY]), "b"), advertise=PeerAddress.parse(first.address))
     assert first.listener is not None
     first.listener.close()
+
+
+async def test_clients_that_left_are_not_kept_while_no_replica_comes_or_goes() -> None:
+    """A worker serves for months, and each session of a per-client server is another client."""
+    clients = SimpleNamespace(servers_of={b"stays": {"s"}}, release=lambda owner: None)
+    hub = SimpleNamespace(registry=SimpleNamespace(clients=clients, users=SimpleNamespace(review_homes=lambda: None)))
+    presence = SimpleNamespace(watch=lambda changed: None, possible_homes=frozenset({"here"}))
+    fleet = SimpleNamespace(replica="here", presence=presence, member=SimpleNamespace(about={}))
+    homes = ClientHomeFinder(cast("Any", hub), cast("Any", fleet), cast("Any", SimpleNamespace(address="unix:/here")))
+    for owner in (b"stays", *(number.to_bytes(4) for number in range(5_000))):
+        await homes.check(cast("Any", SimpleNamespace(owner=owner, home="")))
+    assert b"stays" in homes._owners
+    assert len(homes._owners) < 2_500

@@ -570,6 +570,9 @@ class Presence:
         return f"<Presence of {sorted(self._state.member.peers)}>"
 
 
+FORGET_AFTER: Final = 1_000
+"""So many clients that left may be known, beside as many as are here."""
+
 _TASK_LOST: Final = "the task is on a replica that does not answer"
 
 
@@ -582,6 +585,8 @@ class ClientHomeFinder:
         self._peers = peers
         self._owners: dict[Hashable, str] = {}
         """The clients whose connections are here, and the home that the session of each names."""
+        self._room = FORGET_AFTER
+        """With so many of them, those that left are forgotten."""
         self._before: frozenset[str] = frozenset()
         """The replicas that could have homes, before the last one came or left."""
         self._now: frozenset[str] = frozenset()
@@ -623,6 +628,11 @@ class ClientHomeFinder:
                 return self._home(client.owner, client.home) != home
 
             raise LivesElsewhere(home, moves=moves)
+        if len(self._owners) >= self._room:
+            # While no replica comes or goes there is no other moment to forget clients that left.
+            here = self._hub.registry.clients.servers_of
+            self._owners = {owner: named for owner, named in self._owners.items() if owner in here}
+            self._room = 2 * len(self._owners) + FORGET_AFTER
         self._owners[client.owner] = client.home
 
     def known_elsewhere(self, client: Client) -> str | None:
