@@ -29,8 +29,8 @@ from holdfast.access.guard import (
 from holdfast.access.principals import TokenPolicy
 from holdfast.access.quotas import PrincipalUse, QuotaExceeded, Quotas
 from holdfast.config import QuotaSettings
-from holdfast.front.acceptor import Acceptor
 from holdfast.front.app import create_app
+from holdfast.front.listener import Acceptor
 from holdfast.hub.hub import Hub
 from tests.harness.web import serving
 

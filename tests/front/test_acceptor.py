@@ -13,7 +13,7 @@ import anyio.lowlevel
 import pytest
 
 from holdfast.access.connections import Admission, ConnectionLimits
-from holdfast.front.acceptor import PAUSE_SECONDS, Acceptor
+from holdfast.front.listener import PAUSE_SECONDS, Acceptor
 from tests.harness.waiting import came_true, jump
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,8 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from holdfast.access.quotas import Quotas
-from holdfast.front import listener, requests
+from holdfast.front import app, listener, requests
+from holdfast.front.app import AppRequests
 from holdfast.front.requests import BodyBudget, Reply, Request
 from holdfast.front.streams import Backlog
 from tests.front.loop_steps import LONGEST_STEP, measured_loop
@@ -34,11 +35,10 @@ class Endpoint:
         self.serve = serve
         self.bodies = BodyBudget(Quotas())
 
-    async def admit(self, request: Request, reply: Reply) -> Endpoint:
-        return self
+        self.rest: Any = None
 
-    def claims(self, path: str) -> bool:
-        return path == "/mcp"
+    async def admit(self, request: Request, reply: Reply) -> Any:
+        return self if request.head.path == "/mcp" else self.rest
 
 
 async def echo(request: Request, reply: Reply) -> None:
@@ -59,6 +59,7 @@ async def connected(serve: Any = echo) -> AsyncIterator[tuple[asyncio.StreamRead
 
     app = Starlette(routes=[Route("/hello", hello, methods=["GET", "POST", "HEAD"]), Route("/pieces", pieces)])
     app.state.endpoint = serve if isinstance(serve, Endpoint) else Endpoint(serve)
+    app.state.endpoint.rest = AppRequests(app)
     async with serving(app) as base, asyncio.timeout(20):
         reader, writer = await asyncio.open_connection("127.0.0.1", int(base.rpartition(":")[2]))
         try:
@@ -223,7 +224,7 @@ async def test_a_client_that_sends_no_complete_request_is_cut_off(sent: bytes, m
 async def test_a_body_that_comes_byte_by_byte_is_cut_off_although_it_makes_progress(
     path: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "BODY_SECONDS", 0.2)
+    monkeypatch.setattr(app, "BODY_SECONDS", 0.2)
 
     async def slow(request: Request, reply: Reply) -> None:
         reply.plain(200, await request.body(1 << 20, within=0.2))
@@ -352,13 +353,13 @@ async def test_messages_that_are_sent_in_a_row_go_out_in_one_write_and_in_their_
 
     async def serve(request: Request, reply: Reply) -> None:
         out: Any = reply.out
-        write = out._transport.write
+        write = out.transport.write
 
         def noted(data: bytes) -> None:
             written.append(data)
             write(data)
 
-        out._transport = Watched(out._transport, write=noted)
+        out.transport = Watched(out.transport, write=noted)
         await request.body(1 << 20)
         reply.streams = True
         for number in range(20):

@@ -165,7 +165,7 @@ async def connections() -> AsyncIterator[Any]:
     """Makes connections of a hub that asks for a token."""
     hub = Hub.from_config({"mcpServers": {}})
     app = create_app(hub, tokens=TokenPolicy(tokens={"ada": "t"}))
-    server = HttpConnections(app.state.endpoint, app)
+    server = HttpConnections(app.state.endpoint)
 
     def made() -> HttpConnection:
         admission = ConnectionLimits().enter(peer_at(("127.0.0.1", 1), None))

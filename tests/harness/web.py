@@ -14,8 +14,7 @@ import anyio
 import uvicorn
 
 from holdfast.access.connections import ConnectionLimits, PeerUids
-from holdfast.front.acceptor import Acceptor
-from holdfast.front.listener import HttpConnections
+from holdfast.front.listener import Acceptor, HttpConnections
 from holdfast.serve.listening import bind
 
 
@@ -61,7 +60,7 @@ async def _hub_served(
 ) -> AsyncIterator[None]:
     endpoint = app.state.endpoint
     server, refused = (
-        HttpConnections(endpoint, app, trusts=getattr(tls, "trusts", None)),
+        HttpConnections(endpoint, trusts=getattr(tls, "trusts", None)),
         getattr(endpoint, "certificate_refused", lambda _peer, _reason: None),
     )
     async with app.router.lifespan_context(app):

@@ -6,11 +6,10 @@ from holdfast._exports import lazy_exports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.front.acceptor import Acceptor as Acceptor
     from holdfast.front.app import Front as Front, create_app as create_app, create_hub_app as create_hub_app
     from holdfast.front.join import JoinedClient as JoinedClient, JoinServer as JoinServer
     from holdfast.front.line_peek import LineHead as LineHead, Lines as Lines, heads_of as heads_of
-    from holdfast.front.listener import HttpConnections as HttpConnections
+    from holdfast.front.listener import Acceptor as Acceptor, HttpConnections as HttpConnections
     from holdfast.front.session_id import SessionIds as SessionIds, SessionKeys as SessionKeys
     from holdfast.front.session_store import (
         FleetSessions as FleetSessions,

@@ -4,7 +4,7 @@ A hub leaves in two steps, because a balancer needs a moment to see it. ``retire
 the last one of its connection, and all is still served. ``refuse``: new requests get 503, streams and questions that
 would stay open end, and calls in flight have their time (``drain``).
 
-The MCP endpoints are served on the connection itself (``HttpConnection``); every other path is an ASGI application.
+The MCP endpoints are served on the connection itself (``McpPaths``); every other path is an ASGI application.
 An endpoint opens at its first request and closes when its server is removed. ``/healthz`` reports that the hub is
 alive, ``/readyz`` that every server has an outcome. The trace context in the headers of a request becomes the parent of
 the hub's spans.
@@ -12,12 +12,14 @@ the hub's spans.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
+from typing import Any, Final
 
 import anyio
 import anyio.abc
@@ -26,6 +28,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request as AsgiRequest
 from starlette.responses import JSONResponse, RedirectResponse
 from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message
 
 from holdfast.access import (
     KEY_SET_PATH,
@@ -47,7 +50,7 @@ from holdfast.endpoint import Broker, ClientFolders, EndpointAddress, LoginLinks
 from holdfast.fleet import ClientHomeFinder, Fleet
 from holdfast.front.http import HttpEndpoint, McpPaths
 from holdfast.front.peer_requests import PeerListener, PeerRequests
-from holdfast.front.requests import BodyBudget
+from holdfast.front.requests import BODY_SECONDS, BodyBudget, Reply, Request
 from holdfast.front.session_id import SessionIds
 from holdfast.front.sessions import HttpSessions
 from holdfast.front.streams import ALL_LOGGED_BYTES, ALL_UNREAD_BYTES, Backlog, LogBounds
@@ -85,7 +88,7 @@ def create_app(  # noqa: PLR0913 - what an operator decides
     resource: ProtectedResource | None = None,
     assertions: IdentityAssertions | None = None,
 ) -> Starlette:
-    """Return the application, whose connections are ``HttpConnections`` of its ``state.endpoint``.
+    """Return the application. Serve it by ``HttpConnections`` of its ``state.endpoint``.
 
     Create it before the hub is entered: servers then learn that clients can answer requests. Run it while the hub
     is open. Its ``state.front`` can be drained before a shutdown, its ``state.endpoint`` serves the MCP endpoints. The
@@ -158,7 +161,7 @@ def create_app(  # noqa: PLR0913 - what an operator decides
         lifespan=lifespan,
     )
     app.state.front = front
-    app.state.endpoint = McpPaths(front, rules, folders)
+    app.state.endpoint = McpPaths(front, rules, AppRequests(app), folders)
     return app
 
 
@@ -170,7 +173,7 @@ def create_hub_app(front: Front, *, uids: Collection[int] | None = None) -> Star
     """
     rules = AccessRules(HubPrincipals(), None, uids=uids, client_certificates=uids is None, quotas=front.quotas)
     app = Starlette(middleware=[Middleware(Guard, rules=rules)])
-    app.state.endpoint = McpPaths(front, rules)
+    app.state.endpoint = McpPaths(front, rules, AppRequests(app))
     return app
 
 
@@ -231,7 +234,7 @@ class Front:
         """Serves the other replicas; None if this hub has none."""
         if fleet is not None and self._peers is not None:
             # Each peer at that listener is proven before its first request.
-            users = McpPaths(self, AccessRules(HubPrincipals(), None, quotas=self.quotas))
+            users = McpPaths(self, AccessRules(HubPrincipals(), None, quotas=self.quotas), AppRequests(Starlette()))
             presence = fleet.presence
             self.peer_listener = PeerListener(self, self._peers, users, lambda user: presence.user_home(user) is None)
 
@@ -336,3 +339,92 @@ class Front:
     def __repr__(self) -> str:
         state = "refusing" if self.refusing else "retiring" if self.retiring else "serving"
         return f"<Front {state} {[*self._endpoints.values()]}>"
+
+
+# The application on a connection.
+
+LARGEST_APP_BODY: Final = 64 * 1024
+"""Bytes. A body for the application is read before its sender is known, and the control API takes less."""
+
+
+class AppRequests:
+    """Serves requests by an ASGI application."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def serve(self, request: Request, reply: Reply) -> None:
+        """Give a request to the application, and its answer to the client."""
+        exchange = AppExchange(reply, await request.body(LARGEST_APP_BODY, within=BODY_SECONDS))
+        try:
+            with request.ending_with_client(exchange.gone.set):
+                await self._app(_scope(request, reply), exchange.receive, exchange.send)
+        except Exception:  # noqa: BLE001 - the application has logged it; its client gets an answer
+            if not reply.started and not reply.done:
+                reply.plain(500, b"Internal Server Error", b"content-type: text/plain\r\n")
+        if not reply.done:
+            request.keep_alive = False
+
+
+class AppExchange:
+    """One request through the ASGI application."""
+
+    def __init__(self, reply: Reply, body: bytes) -> None:
+        self.gone = asyncio.Event()
+        self._reply = reply
+        self._status = 500
+        self._headers = b""
+        self._body: bytes | None = body
+        """The body of the request; None once the application has it."""
+
+    async def receive(self) -> Message:
+        """What the application is told of the request."""
+        if self._body is None:
+            await self.gone.wait()
+            return {"type": "http.disconnect"}
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(self, message: Message) -> None:
+        """What the application answers."""
+        reply = self._reply
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            given = message.get("headers", ())
+            self._headers = b"".join(b"%b: %b\r\n" % one for one in given if one[0] != b"content-length")
+            return
+        body, more = message.get("body", b""), message.get("more_body", False)
+        if not more and not reply.started:
+            reply.plain(self._status, body, self._headers)
+            return
+        if not reply.started:
+            reply.start(self._status, self._headers)
+        reply.piece(body)
+        if not more:
+            reply.end()
+        await reply.out.drained()
+
+
+def _scope(request: Request, reply: Reply) -> dict[str, Any]:
+    info = reply.out.transport.get_extra_info
+    client, server = info("peername"), info("sockname")
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": request.head.http_version,
+        "server": tuple(server[:2]) if isinstance(server, tuple) else None,
+        "client": tuple(client[:2]) if isinstance(client, tuple) else None,
+        "scheme": "https" if info("sslcontext") else "http",
+        "method": request.head.method,
+        "root_path": "",
+        "path": request.head.path,
+        "raw_path": request.head.raw_path,
+        "query_string": request.head.query,
+        "headers": [*request.head.raw_headers],
+        "state": {},
+        "extensions": {
+            "holdfast.admission": request.admission,
+            "holdfast.client_verified": request.client_verified,
+            "holdfast.client_names": request.client_names,
+        },
+    }

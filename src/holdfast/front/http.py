@@ -84,6 +84,7 @@ from holdfast.wire import LEAVING_HEADER, Bytes, RawObject, dumps, text_of
 
 if TYPE_CHECKING:
     from holdfast.front.app import Front
+    from holdfast.front.listener import RequestHandler
 
 __all__ = ["HttpEndpoint", "McpPaths", "root_folder"]
 
@@ -115,9 +116,13 @@ _EVENTS: Final = "text/event-stream"
 class McpPaths:
     """The paths of MCP: checks access, finds the sessions, and lets them answer."""
 
-    def __init__(self, front: Front, rules: AccessRules, folders: ClientFolders | None = None) -> None:
+    def __init__(
+        self, front: Front, rules: AccessRules, rest: RequestHandler, folders: ClientFolders | None = None
+    ) -> None:
+        """``rest`` serves all other paths, and checks access itself."""
         self._front = front
         self._rules = rules
+        self._rest = rest
         self._folders = folders
 
     @property
@@ -135,10 +140,10 @@ class McpPaths:
         journal = self._front.hub.registry.journal
         journal.write(AccessRefused(kind="certificate", source=peer.name, reason=reason, at=journal.clock.now()))
 
-    claims = staticmethod(is_endpoint)
-
-    async def admit(self, request: Request, reply: Reply) -> HttpEndpoint | None:
+    async def admit(self, request: Request, reply: Reply) -> RequestHandler | None:
         """Find the principal and the endpoint of a request; None if it is refused, and has its answer."""
+        if not is_endpoint(request.head.path):
+            return self._rest
         if self._front.refusing:
             reply.plain(503, _LEAVING, _LEAVING_HEADERS)
             return None

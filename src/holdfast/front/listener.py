@@ -1,9 +1,16 @@
-"""HTTP/1.1 as the hub serves it: one connection is one task that answers one request after the other.
+"""HTTP/1.1 as the hub serves it: how connections come, and how each one answers one request after the other.
 
-The MCP endpoints are answered here, on the transport itself: no queue, no task and no copy lies between a request
-and its answer. Every other path goes to the ASGI application behind.
+**New connections** (``Acceptor``): each one gets a place, and the user at its other end is found (SEC-10, SEC-11). A
+readable listening socket calls ``_ready``, which takes some connections and returns: a flood of them must not keep the
+event loop from the clients that are served. Each one gets a place (``ConnectionLimits``) in the same step in which it
+is accepted, before its TLS handshake begins. So a client that never completes one is counted, and is the first to give
+way. A task opens it then. Its place knows how it is closed: first by the end of that task, and from then on by its
+transport. What can happen: no place is left, and the new connection is closed. The process has no descriptor left: the
+connection that waits longest is closed, and the rest stay in the queue of the system. The user is asked of the kernel
+at once, because a peer that leaves meanwhile has no owner any more.
 
-Four parts make a connection, and each can be read alone:
+**A connection** is one task. Requests are answered on the transport itself: no queue, no task and no copy lies between
+a request and its answer. Four parts make it, and each can be read alone:
 
 - ``RequestParser`` (request_parser.py) says what the bytes mean. It has no socket.
 - ``InboundRequests`` pulls requests out of it, two at most: the one that is answered, and the next one. The rest of
@@ -18,25 +25,30 @@ What must never happen:
 - An answer depends on what its sender happened to send in the same moment. Bytes that are no request are refused when
   those before them have their answers.
 - A fault while bytes are read stops the event loop or another connection: it is one line of the log.
+- A descriptor stays open that no place counts. So what ends the task of a new connection before its first step closes
+  the socket too (``Acceptor._opened``).
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
+import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Protocol
 
 import anyio
 
-from holdfast.access import Admission
+from holdfast.access import Admission, ClientPeer, ConnectionLimits, PeerUids, has_left, peer_at
 from holdfast.core import fault_line
 from holdfast.front.request_parser import BadRequest, RequestHead, RequestParser
 from holdfast.front.requests import (
-    BODY_SECONDS,
     BUFFERED_BYTES,
     UNCOUNTED,
     BodyBudget,
@@ -48,11 +60,11 @@ from holdfast.front.requests import (
     TooLarge,
     last_answer,
 )
-from holdfast.front.tls import ClientCertificate
+from holdfast.front.tls import HANDSHAKE_SECONDS, ClientCertificate, Handshakes
 from holdfast.turns import STEP_SECONDS, Turns
-from holdfast.wire import dumps
+from holdfast.wire import dumps, unix_peer_uid
 
-__all__ = ["HttpConnection", "HttpConnections", "MessageEndpoint", "RequestHandler"]
+__all__ = ["Acceptor", "HttpConnection", "HttpConnections", "MessageEndpoint", "RequestHandler"]
 
 HEAD_SECONDS: Final = 10.0
 """How long a connection may take for the head of its first request, and of each later one once it has begun."""
@@ -69,9 +81,6 @@ PASSED_OVER_BYTES, PASSED_OVER_SECONDS = 64 * 1024 * 1024, 10.0
 END_SECONDS: Final = 5.0
 """How long the end of what is cut may take."""
 
-LARGEST_APP_BODY: Final = 64 * 1024
-"""Bytes. A body for the ASGI application is read before its sender is known, and the control API takes less."""
-
 log = logging.getLogger("holdfast.front")
 
 
@@ -83,7 +92,7 @@ class RequestHandler(Protocol):
 
 
 class MessageEndpoint(Protocol):
-    """What is served on the transport itself."""
+    """Finds what answers the requests of one listening socket."""
 
     @property
     def retiring(self) -> bool:
@@ -93,9 +102,6 @@ class MessageEndpoint(Protocol):
     def bodies(self) -> BodyBudget:
         """The room for bodies."""
 
-    def claims(self, path: str) -> bool:
-        """Whether a path is one of its own."""
-
     async def admit(self, request: Request, reply: Reply) -> RequestHandler | None:
         """Find out who sends a request, and what answers it; None if it has its answer."""
 
@@ -103,19 +109,11 @@ class MessageEndpoint(Protocol):
 class HttpConnections:
     """Owns the connections of one endpoint, and what is served on them.
 
-    ``app`` is the ASGI application for all paths that the endpoint does not claim. ``trusts`` tells whether what
-    verified the certificate of a client is still in force; None where clients have none.
+    ``trusts`` tells whether what verified the certificate of a client is still in force; None where clients have none.
     """
 
-    def __init__(
-        self,
-        endpoint: MessageEndpoint,
-        app: Callable[..., Awaitable[None]] | None = None,
-        *,
-        trusts: Callable[[ssl.SSLObject], bool] | None = None,
-    ) -> None:
+    def __init__(self, endpoint: MessageEndpoint, *, trusts: Callable[[ssl.SSLObject], bool] | None = None) -> None:
         self.endpoint = endpoint
-        self.app = app
         self.trusts = trusts
         self.connections: set[HttpConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -383,7 +381,6 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
-        self._transport = transport
         tls = transport.get_extra_info("ssl_object")
         self.out = OutputBuffer(transport, sliced=tls is not None)
         self._inbound = InboundRequests(self, transport)
@@ -454,9 +451,7 @@ class HttpConnection(asyncio.Protocol):
                 reply = Reply(self, request, self.out, self.timer)
                 self.timer.disarm()
                 try:
-                    if not endpoint.claims(request.head.path):
-                        await AppExchange(request, reply).serve(self.server.app, self._transport)
-                    elif (handler := await endpoint.admit(request, reply)) is not None:
+                    if (handler := await endpoint.admit(request, reply)) is not None:
                         await handler.serve(request, reply)
                 except Exception as exc:  # noqa: BLE001 - a request that fails costs no other connection
                     self._failed(exc, request, reply)
@@ -536,80 +531,162 @@ def _no_room(exc: NoRoom) -> tuple[int, bytes, bytes]:
     return 503, b'{"error":"the requests under way use up the memory for them; try again in 1 s"}', headers
 
 
-class AppExchange:
-    """One request through the ASGI application."""
+# New connections.
 
-    def __init__(self, request: Request, reply: Reply) -> None:
-        self._request = request
-        self._reply = reply
-        self._gone = asyncio.Event()
-        self._status = 500
-        self._headers = b""
-        self._body: bytes | None = None
-        """The body of the request; None once the application has it."""
+AT_ONCE: Final = 64
+"""Connections that are taken in one step of the event loop."""
 
-    async def serve(self, app: Callable[..., Awaitable[None]] | None, transport: asyncio.BaseTransport) -> None:
-        """Give the request to the application, and its answer to the client."""
-        request, reply = self._request, self._reply
-        self._body = await request.body(LARGEST_APP_BODY, within=BODY_SECONDS)
-        if app is None:
-            reply.plain(404, b"", b"")
-            return
+PAUSE_SECONDS: Final = 0.1
+"""The pause where no connection can be taken: no descriptor is left, and no connection waits."""
+
+_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Acceptor:
+    """Accepts the connections of one listening socket, TCP or Unix, and owns it and ``uids``.
+
+    ``make`` makes the protocol of a connection that has a place. ``on_refused`` is told of a client certificate that
+    does not verify, with the reason.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        make: Callable[[Admission], asyncio.Protocol],
+        *,
+        limits: ConnectionLimits,
+        uids: PeerUids | None = None,
+        tls: ssl.SSLContext | None = None,
+        on_refused: Callable[[ClientPeer, str], None] = lambda _peer, _reason: None,
+    ) -> None:
+        self._listener = listener
+        self._make = make
+        self._limits = limits
+        self._uids = uids
+        self._on_refused = on_refused
+        self._loop = asyncio.get_running_loop()
+        self._handshakes = Handshakes(self._loop, tls) if tls is not None else None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stops = self._closed = False
+        listener.setblocking(False)
+        self._loop.add_reader(listener.fileno(), self._ready)
+
+    @property
+    def opening(self) -> int:
+        """How many connections were accepted and are not open yet."""
+        return len(self._tasks)
+
+    def stop(self) -> None:
+        """Close the listening socket. Connections that were accepted are opened: their clients believe in them."""
+        if not self._closed:
+            self._closed = True
+            self._loop.remove_reader(self._listener.fileno())
+            self._listener.close()
+            if self._uids is not None:
+                self._uids.close()
+
+    def close(self) -> None:
+        """Close the listening socket; handshakes that run are given up."""
+        self.stop()
+        for task in self._tasks:
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Wait until no handshake runs."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=HANDSHAKE_SECONDS)
+
+    def stop_when_empty(self) -> None:
+        """Take every connection that waits, then stop: for a socket whose connections come to this process alone.
+
+        Where no descriptor is left, that takes until one is free: no other process has what waits here.
+        """
+        self._stops = True
+        while not self._closed and self._take_next():
+            pass
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it stops when no connection waits, and some do."""
+        return self._stops and not self._closed
+
+    def _ready(self) -> None:
+        for _ in range(AT_ONCE):
+            if not self._take_next():
+                return
+
+    def _take_next(self) -> bool:
+        """Take one connection; False if none waits, or none can be taken."""
         try:
-            with request.ending_with_client(self._gone.set):
-                await app(_scope(request, transport), self._receive, self._send)
-        except Exception:  # noqa: BLE001 - the application has logged it; its client gets an answer
-            if not reply.started and not reply.done:
-                reply.plain(500, b"Internal Server Error", b"content-type: text/plain\r\n")
-        if not reply.done:
-            request.keep_alive = False
+            connection, name = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            if self._stops:
+                self.stop()
+            return False
+        except OSError as exc:
+            self._cannot_accept(exc)
+            return False
+        self._take(connection, name)
+        return True
 
-    async def _receive(self) -> dict[str, Any]:
-        if self._body is None:
-            await self._gone.wait()
-            return {"type": "http.disconnect"}
-        body, self._body = self._body, None
-        return {"type": "http.request", "body": body, "more_body": False}
+    def _cannot_accept(self, exc: OSError) -> None:
+        if exc.errno in _NO_DESCRIPTOR:
+            log.warning("no descriptor is left for a new connection")
+            if self._limits.close_one():
+                return  # the loop comes back at once
+        else:
+            log.warning("a connection could not be accepted: %s", exc.strerror)
+        self._loop.remove_reader(self._listener.fileno())
+        self._loop.call_later(PAUSE_SECONDS, self._go_on)
 
-    async def _send(self, message: dict[str, Any]) -> None:
-        reply = self._reply
-        if message["type"] == "http.response.start":
-            self._status = message["status"]
-            given = message.get("headers", ())
-            self._headers = b"".join(b"%b: %b\r\n" % one for one in given if one[0] != b"content-length")
+    def _go_on(self) -> None:
+        if not self._closed:
+            self._loop.add_reader(self._listener.fileno(), self._ready)
+
+    def _take(self, connection: socket.socket, name: object) -> None:
+        uid, left = self._user_of(connection)
+        if connection.family == socket.AF_UNIX and uid != os.geteuid():
+            connection.close()  # our Unix sockets are private to the user
             return
-        body, more = message.get("body", b""), message.get("more_body", False)
-        if not more and not reply.started:
-            reply.plain(self._status, body, self._headers)
+        admission = self._limits.enter(peer_at(name, uid, left=left))
+        if admission is None:
+            connection.close()
             return
-        if not reply.started:
-            reply.start(self._status, self._headers)
-        reply.piece(body)
-        if not more:
-            reply.end()
-        await reply.out.drained()
+        connection.setblocking(False)
+        task = self._loop.create_task(self._open(connection, admission))
+        admission.close = task.cancel
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._opened, connection, admission))
 
+    def _user_of(self, connection: socket.socket) -> tuple[int | None, bool]:
+        """The user at the other end, if the kernel names one; and whether it named none because the peer has left."""
+        if connection.family == socket.AF_UNIX:
+            return unix_peer_uid(connection), False
+        if self._uids is None:
+            return None, False
+        uid = self._uids.of(connection)
+        return uid, uid is None and has_left(connection)
 
-def _scope(request: Request, transport: asyncio.BaseTransport) -> dict[str, Any]:
-    info = transport.get_extra_info
-    client, server = info("peername"), info("sockname")
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.3"},
-        "http_version": request.head.http_version,
-        "server": tuple(server[:2]) if isinstance(server, tuple) else None,
-        "client": tuple(client[:2]) if isinstance(client, tuple) else None,
-        "scheme": "https" if info("sslcontext") else "http",
-        "method": request.head.method,
-        "root_path": "",
-        "path": request.head.path,
-        "raw_path": request.head.raw_path,
-        "query_string": request.head.query,
-        "headers": [*request.head.raw_headers],
-        "state": {},
-        "extensions": {
-            "holdfast.admission": request.admission,
-            "holdfast.client_verified": request.client_verified,
-            "holdfast.client_names": request.client_names,
-        },
-    }
+    def _opened(self, connection: socket.socket, admission: Admission, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        # One that is pushed out before the first step of its task: nothing there could close it, and the collector of
+        # garbage would come too late.
+        if task.cancelled():
+            admission.end()
+            connection.close()
+
+    async def _open(self, connection: socket.socket, admission: Admission) -> None:
+        make = partial(self._make, admission)
+        try:
+            if self._handshakes is None:
+                transport, _ = await self._loop.connect_accepted_socket(make, connection)
+            else:
+                transport = await self._handshakes.secured(connection, make, admission.key)
+            admission.close = transport.abort
+        except (OSError, asyncio.CancelledError) as exc:  # the peer left, or speaks no TLS: no fault of the hub
+            if isinstance(exc, ssl.SSLCertVerificationError):
+                self._on_refused(admission.peer, exc.verify_message)
+            elif isinstance(exc, ssl.SSLError):
+                log.debug("a TLS handshake failed: %s, from %s", exc.reason or "no reason", admission.peer.name)
+            admission.end()
+            connection.close()

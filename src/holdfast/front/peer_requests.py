@@ -57,8 +57,7 @@ from holdfast.fleet import (
     said_in,
     written,
 )
-from holdfast.front.acceptor import Acceptor
-from holdfast.front.listener import HttpConnection, HttpConnections, MessageEndpoint, RequestHandler
+from holdfast.front.listener import Acceptor, HttpConnection, HttpConnections, MessageEndpoint, RequestHandler
 from holdfast.front.requests import JSON_HEADER, BodyBudget, Reply, Request
 from holdfast.wire import dumps, principal_in
 
@@ -339,10 +338,6 @@ class PeerListener:
             self._acceptor.close()
         for one in list(self.connections):
             one.out.abort()
-
-    def claims(self, path: str) -> bool:
-        """Whether a path is served here: all that replicas send is."""
-        return True
 
     async def admit(self, request: Request, reply: Reply) -> RequestHandler | None:
         """The endpoint that answers a request of another replica; None if it has its answer."""

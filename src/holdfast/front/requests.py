@@ -345,7 +345,7 @@ class OutputBuffer:
     """The bytes on their way to one client. ``sliced`` is for a transport with TLS."""
 
     def __init__(self, transport: Any, *, sliced: bool) -> None:
-        self._transport = transport
+        self.transport = transport
         self._loop = asyncio.get_running_loop()
         self._pieces: list[bytes] = []
         """Pieces of a stream that go out at the end of this turn of the event loop, or before anything else does."""
@@ -363,7 +363,7 @@ class OutputBuffer:
     @property
     def unread(self) -> int:
         """How many bytes wait for the client to read them."""
-        size: int = self._transport.get_write_buffer_size()
+        size: int = self.transport.get_write_buffer_size()
         return size + self._sliced
 
     def put(self, data: bytes) -> None:
@@ -394,9 +394,9 @@ class OutputBuffer:
                 self._sliced += len(view)
             self._write_slices()
         elif len(parts) == 1:
-            self._transport.write(parts[0])
+            self.transport.write(parts[0])
         else:
-            self._transport.writelines(parts)
+            self.transport.writelines(parts)
 
     def _write_slices(self) -> None:
         """Give the transport what it takes now; it says so by ``pause``, in the middle of a write."""
@@ -404,9 +404,9 @@ class OutputBuffer:
         while slices and not self._paused and not self.lost:
             one = slices.popleft()
             self._sliced -= len(one)
-            self._transport.write(one)
+            self.transport.write(one)
         if self._closes and not slices:
-            self._transport.close()
+            self.transport.close()
 
     def pause(self) -> None:
         """The transport's buffer is full."""
@@ -434,13 +434,13 @@ class OutputBuffer:
             if self._slices:
                 self._closes = True
             else:
-                self._transport.close()
+                self.transport.close()
 
     def abort(self) -> None:
         """Close now, without sending what is left."""
         if not self.lost:
             self._forget()
-            self._transport.abort()
+            self.transport.abort()
 
     def drop(self) -> None:
         """The client is gone: nothing waits for it any more."""

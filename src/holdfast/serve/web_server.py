@@ -88,7 +88,7 @@ class HubWebServer:
         ``for_hubs`` are a listener for other hubs, and the application that is served there.
         """
         self._app = app
-        self._servers = [HttpConnections(app.state.endpoint, app, trusts=tls.trusts if tls is not None else None)]
+        self._servers = [HttpConnections(app.state.endpoint, trusts=tls.trusts if tls is not None else None)]
         self._private = private
         self._limits = ConnectionLimits()
         self._for_hubs = for_hubs
@@ -136,7 +136,7 @@ class HubWebServer:
         if self._for_hubs is not None:
             # The same hub, its MCP endpoints alone, with the rules of that application.
             hubs, app = self._for_hubs
-            server = HttpConnections(app.state.endpoint, app, trusts=hubs.identity.trusts)
+            server = HttpConnections(app.state.endpoint, trusts=hubs.identity.trusts)
             self._servers.append(server)
             refused = app.state.endpoint.certificate_refused
             limits = ConnectionLimits()
