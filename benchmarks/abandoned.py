@@ -31,7 +31,7 @@ QUICK: dict[str, Any] = {"rounds": 1, "sessions": 5, "warm_up": 2, "idle": 0.2}
 
 _IMPATIENT = """
 import sys
-from holdfast.front import sessions
+from holdfast.front import session_store as sessions
 sessions.SESSION_IDLE_SECONDS = float(sys.argv.pop(1))
 sessions.SWEEP_SECONDS = 0.5
 from holdfast.cli.entry import main

@@ -20,7 +20,7 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 
 from holdfast.access.principals import TokenPolicy, TokensFile
 from holdfast.endpoint import EndpointAddress, clients
-from holdfast.front import sessions
+from holdfast.front import session_store as sessions
 from holdfast.hub.hub import Hub
 from tests.harness.raw_session import Session
 from tests.harness.served_hub import PATIENT, Era, Person, front, over_stdio, text_of

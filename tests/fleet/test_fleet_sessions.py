@@ -35,8 +35,7 @@ from holdfast.fleet.stores import MemoryEvents
 from holdfast.front import requests
 from holdfast.front.app import Front, create_app
 from holdfast.front.session_id import SessionIds, SessionKeys
-from holdfast.front.session_store import FleetSessions, SessionRecord
-from holdfast.front.sessions import HttpSessions
+from holdfast.front.session_store import FleetSessions, HttpSessions, SessionRecord
 from holdfast.hub.hub import Hub
 from holdfast.keys import KeyRing
 from holdfast.serve.replicas import session_ids

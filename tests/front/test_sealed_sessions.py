@@ -18,11 +18,10 @@ import pytest
 from holdfast.access.principals import TokenPolicy
 from holdfast.endpoint import EndpointAddress
 from holdfast.endpoint.instructions import RESTARTED
-from holdfast.front import requests, sessions as sessions_module
+from holdfast.front import requests, session_store as sessions_module
 from holdfast.front.app import Front, create_app
 from holdfast.front.session_id import SessionIds, SessionKeys
-from holdfast.front.session_store import SessionStore
-from holdfast.front.sessions import HttpSessions
+from holdfast.front.session_store import HttpSessions, SessionStore
 from holdfast.hub.hub import Hub
 from tests.clients.raw import initialize
 from tests.harness.raw_session import Session

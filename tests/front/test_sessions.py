@@ -17,8 +17,7 @@ from holdfast.endpoint import EndpointAddress
 from holdfast.front.app import Front
 from holdfast.front.http import HttpEndpoint
 from holdfast.front.session_id import SessionIds, SessionKeys
-from holdfast.front.session_store import SessionRecord, SessionStore
-from holdfast.front.sessions import HttpSession, HttpSessions
+from holdfast.front.session_store import HttpSession, HttpSessions, SessionRecord, SessionStore
 from holdfast.hub.hub import Hub
 from tests.harness.waiting import PATIENCE, came_true, jump
 

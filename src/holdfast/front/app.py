@@ -52,7 +52,7 @@ from holdfast.front.http import HttpEndpoint, McpPaths
 from holdfast.front.peer_requests import PeerListener, PeerRequests
 from holdfast.front.requests import BODY_SECONDS, BodyBudget, Reply, Request
 from holdfast.front.session_id import SessionIds
-from holdfast.front.sessions import HttpSessions
+from holdfast.front.session_store import HttpSessions
 from holdfast.front.streams import ALL_LOGGED_BYTES, ALL_UNREAD_BYTES, Backlog, LogBounds
 from holdfast.hub import AccessRefused, Hub
 

@@ -77,7 +77,7 @@ from holdfast.endpoint import (
 )
 from holdfast.front.peer_requests import MOST_TRIES, UNKNOWN_QUESTION, PeerRequests, refuse_forwarded
 from holdfast.front.requests import JSON_HEADER, BodyBudget, Reply, Request
-from holdfast.front.sessions import HttpSession, HttpSessions
+from holdfast.front.session_store import HttpSession, HttpSessions
 from holdfast.front.streams import CANCELLED, MessageStream, StreamOpener
 from holdfast.hub import AccessRefused, is_tracing
 from holdfast.wire import LEAVING_HEADER, Bytes, RawObject, dumps, text_of

@@ -63,7 +63,7 @@ from holdfast.wire import dumps, principal_in
 
 if TYPE_CHECKING:
     from holdfast.front.app import Front
-    from holdfast.front.sessions import HttpSession
+    from holdfast.front.session_store import HttpSession
     from holdfast.wire import Response
 
 __all__ = ["PeerListener", "PeerRequests", "refuse_forwarded"]

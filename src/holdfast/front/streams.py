@@ -38,7 +38,7 @@ from holdfast.wire import Bytes, RawObject, loads
 
 if TYPE_CHECKING:
     from holdfast.front.http import HttpEndpoint
-    from holdfast.front.sessions import HttpSession
+    from holdfast.front.session_store import HttpSession
 
 __all__ = [
     "Backlog",
