@@ -14,9 +14,9 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast.front import join
-from holdfast.front.join import PROTOCOL, JoinServer, SocketWriter
+from holdfast.front import stdio as join
 from holdfast.front.line_peek import heads_of
+from holdfast.front.stdio import PROTOCOL, JoinServer, SocketWriter
 from tests.harness.served_hub import front
 from tests.harness.waiting import came_true
 from tests.peers.peer_server import running

@@ -17,7 +17,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ from starlette.types import ASGIApp, Message
 
 from holdfast.access import (
     KEY_SET_PATH,
+    LOCAL,
     LOOPBACK_HOSTS,
     METADATA_PATH,
     AccessRules,
@@ -40,13 +41,14 @@ from holdfast.access import (
     Guard,
     HubPrincipals,
     IdentityAssertions,
+    Principal,
     ProtectedResource,
     Quotas,
     RefusalKind,
     TokenPolicy,
     is_endpoint,
 )
-from holdfast.endpoint import Broker, ClientFolders, EndpointAddress, LoginLinks, McpServer, View
+from holdfast.endpoint import Broker, ClientFolders, EndpointAddress, LoginLinks, McpServer, RootFolder, View
 from holdfast.fleet import ClientHomeFinder, Fleet
 from holdfast.front.http import HttpEndpoint, McpPaths
 from holdfast.front.peer_requests import PeerListener, PeerRequests
@@ -314,6 +316,21 @@ class Front:
             peers = PeerRequests(self._peers, address.label, self.broker.start) if self._peers is not None else None
             endpoint = self._endpoints[address] = HttpEndpoint(self, server, self.sessions, peers)
         return endpoint
+
+    def root_folder(
+        self, address: EndpointAddress, principal: Principal, variables: Mapping[str, str] | None = None
+    ) -> RootFolder | None:
+        """Chooses the folder of a client by its roots; None for one that named its folder, or may choose none."""
+        is_local = principal == LOCAL and principal.source == "local"  # another hub speaks for clients that are not
+        if self.folders is None or not is_local or address.server is not None or address.folder is not None:
+            return None
+
+        def server_of(folder: str | None) -> McpServer:
+            endpoint = self.endpoint_of(address._replace(folder=folder))
+            assert endpoint is not None  # noqa: S101 - it names no server
+            return endpoint.server
+
+        return RootFolder(self.folders, server_of, variables)
 
     async def _end(self, endpoint: HttpEndpoint) -> None:
         """Close an endpoint; calls in flight get their answers first."""

@@ -65,7 +65,6 @@ from holdfast.endpoint import (
     LivesElsewhere,
     McpServer,
     Message,
-    RootFolder,
     View,
     error_message,
     error_of,
@@ -86,7 +85,7 @@ if TYPE_CHECKING:
     from holdfast.front.app import Front
     from holdfast.front.listener import RequestHandler
 
-__all__ = ["HttpEndpoint", "McpPaths", "root_folder"]
+__all__ = ["HttpEndpoint", "McpPaths"]
 
 log = logging.getLogger("holdfast.front")
 
@@ -273,7 +272,7 @@ class HttpEndpoint:
         """Its address, as session ids and other replicas name it."""
         self.sessions = sessions
         self.peers = peers
-        self.roots_of = partial(root_folder, front, server.view.address)
+        self.roots_of = partial(front.root_folder, server.view.address)
         """Chooses the folder of a client by its roots."""
         self._streams = StreamOpener(self)
         self.in_flight = RequestsInFlight(front.quotas)
@@ -552,22 +551,6 @@ class HttpEndpoint:
 
     def __repr__(self) -> str:
         return f"<HttpEndpoint of {self.server.view!r} {self.in_flight}>"
-
-
-def root_folder(
-    front: Front, address: EndpointAddress, principal: Principal, variables: Mapping[str, str] | None = None
-) -> RootFolder | None:
-    """Chooses the folder of a client by its roots; None for one that named its folder, or may choose none."""
-    is_local = principal == LOCAL and principal.source == "local"  # another hub speaks for clients that are not
-    if front.folders is None or not is_local or address.server is not None or address.folder is not None:
-        return None
-
-    def server_of(folder: str | None) -> McpServer:
-        endpoint = front.endpoint_of(address._replace(folder=folder))
-        assert endpoint is not None  # noqa: S101 - it names no server
-        return endpoint.server
-
-    return RootFolder(front.folders, server_of, variables)
 
 
 class _KeptReply:

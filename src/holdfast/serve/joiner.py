@@ -2,7 +2,7 @@
 
 Theory of operation. The hub does the work; this process is as small as Python can be, because every client has one
 (PERF-10). It uses the standard library alone, without asyncio, and one loop over three descriptors: stdin, stdout and
-the socket of the hub. It begins with a hello (``front.join`` has the other end) and then passes lines as they are.
+the socket of the hub. It begins with a hello (``front.stdio`` has the other end) and then passes lines as they are.
 
 What can happen, and what is done:
 
