@@ -210,8 +210,8 @@ async def test_a_client_is_in_its_folder_while_it_is_connected(scene: Scene, has
     ("hello", "words"),
     [
         ({"join": 99}, "another version"),
-        ({**HELLO, "tools": "some"}, "--tools has no value `some`: write all or find"),
-        ({**HELLO, "profile": "gone"}, "there is no profile `gone`; known: work"),
+        ({**HELLO, "tools": "some"}, "there is no endpoint with `tools=some`: write tools=all or tools=find"),
+        ({**HELLO, "profile": "gone"}, "there is no profile 'gone'; known: work"),
         ({**HELLO, "folder": "/nowhere"}, "--folder names `/nowhere`, which is no folder"),
     ],
 )

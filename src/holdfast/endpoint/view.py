@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from mcp.shared.inbound import X_MCP_HEADER_KEY
 
 from holdfast.access import LOCAL, Grants, Principal
-from holdfast.config import Config, ToolsMode
+from holdfast.config import Config, Settings, ToolsMode
 from holdfast.core import (
     Catalog,
     CatalogEntry,
@@ -94,6 +94,19 @@ class EndpointAddress(NamedTuple):
     """The named part of the servers and tools that it shows; None for everything."""
     folder: str | None = None
     """The folder that its clients work in; None if that is not known. Servers of another folder are not shown."""
+
+    @classmethod
+    def asked(cls, settings: Settings, server: str | None, asked: Mapping[str, Any]) -> EndpointAddress | str:
+        """The endpoint that the parameters of an address mean, or what is wrong with them. Others mean nothing."""
+        tools, profile = asked.get("tools", settings.tools), asked.get("profile")
+        mode = next((one for one in TOOLS_MODES if one == tools), None)
+        if mode is None:
+            modes = " or ".join(f"tools={one}" for one in TOOLS_MODES)
+            return f"there is no endpoint with `tools={tools}`: write {modes}"
+        known = [name for name, _ in settings.profiles]
+        if profile is not None and profile not in known:
+            return f"there is no profile {profile!r}; known: {', '.join(known) or 'none'}"
+        return cls(server, mode, profile, asked.get("folder") or None)
 
     @property
     def label(self) -> str | None:

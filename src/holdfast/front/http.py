@@ -55,10 +55,8 @@ from holdfast.access import (
     client_key_in,
     is_endpoint,
 )
-from holdfast.config import Settings
 from holdfast.endpoint import (
     ROOTS_CHANGED,
-    TOOLS_MODES,
     ClientFolders,
     EndpointAddress,
     Exchange,
@@ -160,7 +158,11 @@ class McpPaths:
             return None
         request.principal = found
         server = None if request.head.path == "/mcp" else _server_named(request.head.raw_path)
-        address = _address(server, request.head.query, self._front.hub.registry.config.settings)
+        settings = self._front.hub.registry.config.settings
+        address: EndpointAddress | str = EndpointAddress(server, settings.tools)
+        if request.head.query:
+            asked = dict(parse_qsl(request.head.query[:LONGEST_QUERY].decode("latin-1")))
+            address = EndpointAddress.asked(settings, server, asked)
         if isinstance(address, EndpointAddress) and address.folder is not None:
             address = await _in_folder(address, address.folder, found, self._folders)
         endpoint = self._front.endpoint_of(address) if isinstance(address, EndpointAddress) else None
@@ -201,21 +203,6 @@ async def _in_folder(
     if not await folders.touch(folder):
         return "clients work in too many folders"
     return address._replace(folder=folder)
-
-
-def _address(server: str | None, query: bytes, settings: Settings) -> EndpointAddress | str:
-    """The endpoint that an address means, or what is wrong with it. Other parameters mean nothing."""
-    if not query:
-        return EndpointAddress(server, settings.tools)
-    asked = dict(parse_qsl(query[:LONGEST_QUERY].decode("latin-1")))
-    tools, profile = asked.get("tools", settings.tools), asked.get("profile")
-    mode = next((one for one in TOOLS_MODES if one == tools), None)
-    if mode is None:
-        return f"there is no endpoint with `tools={tools}`: write {' or '.join(f'tools={one}' for one in TOOLS_MODES)}"
-    known = [name for name, _ in settings.profiles]
-    if profile is not None and profile not in known:
-        return f"there is no profile {profile!r}; known: {', '.join(known) or 'none'}"
-    return EndpointAddress(server, mode, profile, asked.get("folder") or None)
 
 
 class RequestsInFlight:

@@ -55,7 +55,6 @@ from holdfast.config import ToolsMode
 from holdfast.core import Kind, NameKey
 from holdfast.endpoint import (
     LIST_METHODS,
-    TOOLS_MODES,
     Broker,
     Client,
     ClientFolders,
@@ -744,16 +743,8 @@ def _own_line(line: bytes) -> Mapping[str, Any]:
 
 def _address(front: Front, hello: Mapping[str, Any], folder: str) -> EndpointAddress | str:
     """The endpoint that a client asks for, or what is wrong with it."""
-    settings = front.hub.config.settings
     if hello.get("join") != PROTOCOL:
         return "this client speaks another version of Holdfast's own protocol: restart it, or the hub"
-    tools: ToolsMode | None = next((one for one in TOOLS_MODES if one == hello.get("tools", settings.tools)), None)
-    if tools is None:
-        return f"--tools has no value `{hello.get('tools')}`: write {' or '.join(TOOLS_MODES)}"
-    profile = hello.get("profile")
-    known = [name for name, _ in settings.profiles]
-    if profile is not None and profile not in known:
-        return f"there is no profile `{profile}`; known: {', '.join(known) or 'none'}"
     if hello.get("folder") and not folder:
         return f"--folder names `{hello['folder']}`, which is no folder"
-    return EndpointAddress(None, tools, profile, folder or None)
+    return EndpointAddress.asked(front.hub.config.settings, None, {**hello, "folder": folder})
