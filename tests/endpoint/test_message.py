@@ -212,8 +212,8 @@ def embedded(uri: str) -> dict[str, Any]:
         ),
         ({"contents": [{"uri": "mem://x"}, 7]}, {"contents": [{"uri": "from-a+mem://x"}, 7]}),
         (
-            {"messages": [{"content": [link("mem://x")] * 2_000}, {"content": [link("mem://x")]}]},
-            {"messages": [{"content": [link("from-a+mem://x")] * 2_000}, {"content": [link("mem://x")]}]},
+            {"messages": [{"content": [link("mem://x")] * 1_998}, {"content": [link("mem://x")]}]},
+            {"messages": [{"content": [link("from-a+mem://x")] * 1_998}, {"content": [link("mem://x")]}]},
         ),
         ({"messages": [{"content": link("mem://x")}]}, {"messages": [{"content": link("from-a+mem://x")}]}),
         (

@@ -23,8 +23,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -449,84 +449,75 @@ async def relinked(result: RawObject, shown: Callable[[str], str]) -> RawObject:
     Blocks that are no resources, and everything in them, pass unread.
     """
     changes: dict[str, Bytes | None] = {}
-    turns = Turns()
-    for key, change in (("content", _block), ("messages", None), ("contents", _with_uri)):
+    links = _Links(shown)
+    for key, change in (("content", links.block), ("messages", links.message), ("contents", links.resource)):
         raw = result.get(key)
-        if raw is None or not is_array(raw) or (key != "contents" and not may_begin(raw, b"resource")):
-            continue
-        await turns.offer()
-        blocks = _blocks(raw)
-        await turns.offer()
-        if change is None:
-            new = await _messages(blocks, shown, turns)
-        else:
-            new = await _changed(blocks, partial(change, shown), turns)
-        if new is not None:
-            changes[key] = new
+        if raw is not None and is_array(raw) and (key == "contents" or may_begin(raw, b"resource")):
+            new = await links.each(raw, change)
+            if new is not None:
+                changes[key] = new
     return result.changed(changes) if changes else result
 
 
 MOST_BLOCKS = 2_000
-"""What has more blocks than any client reads passes as it is."""
+"""Parts of one result, messages and blocks. What has more than any client reads passes as it is."""
 
 
-def _blocks(raw: Bytes) -> list[Bytes]:
-    try:
-        blocks = items(raw)
-    except BadJson:
-        return []
-    return blocks if len(blocks) <= MOST_BLOCKS else []
+class _Links:
+    """Gives the URIs in the parts of one result as the endpoint shows them. Each part that does not change is None."""
+
+    def __init__(self, shown: Callable[[str], str]) -> None:
+        self._shown = shown
+        self._turns = Turns()
+        self._left = MOST_BLOCKS
+
+    async def each(self, raw: Bytes, change: Callable[[Bytes], Awaitable[bytes | None]]) -> bytes | None:
+        """The parts of a list."""
+        await self._turns.offer()
+        try:
+            parts = items(raw)
+        except BadJson:
+            return None
+        self._left -= len(parts)
+        if self._left < 0:
+            return None
+        changed = list[bytes | None]()
+        for one in parts:
+            await self._turns.offer()
+            changed.append(await change(one))
+        if all(one is None for one in changed):
+            return None
+        return join_items([new or old for new, old in zip(changed, parts, strict=True)])
+
+    async def message(self, raw: Bytes) -> bytes | None:
+        """A message of a prompt: one block, or a list of them."""
+        message = _object(raw)
+        content = message.get("content")
+        if content is None:
+            return None
+        new = await (self.each(content, self.block) if is_array(content) else self.block(content))
+        return message.changed({"content": new}).written() if new is not None else None
+
+    async def block(self, raw: Bytes) -> bytes | None:
+        """A block: a link to a resource, or one that has the resource in it."""
+        block = _object(raw)
+        kind, inner = text_of(block.get("type")), block.get("resource")
+        if kind == "resource_link":
+            return await self.resource(raw)
+        new = await self.resource(inner) if kind == "resource" and inner is not None else None
+        return block.changed({"resource": new}).written() if new is not None else None
+
+    async def resource(self, raw: Bytes) -> bytes | None:
+        """What has a URI of its own."""
+        one = _object(raw)
+        uri = text_of(one.get("uri"))
+        if uri is None or (new := self._shown(uri)) == uri:
+            return None
+        return one.changed({"uri": dumps(new)}).written()
 
 
-async def _changed(blocks: list[Bytes], change: Callable[[Bytes], bytes | None], turns: Turns) -> bytes | None:
-    """A list with its blocks changed; None if none changes."""
-    changed = list[bytes | None]()
-    for one in blocks:
-        await turns.offer()
-        changed.append(change(one))
-    return _joined(blocks, changed)
-
-
-async def _messages(messages: list[Bytes], shown: Callable[[str], str], turns: Turns) -> bytes | None:
-    """The messages of a prompt with their blocks changed; None if none changes."""
-    changed = list[bytes | None]()
-    left = MOST_BLOCKS
-    for one in messages:
-        await turns.offer()
-        message = RawObject.read(one) if is_object(one) else RawObject({})
-        content, new = message.get("content"), None
-        if content is not None and is_array(content):
-            blocks = _blocks(content)
-            await turns.offer()
-            left -= len(blocks)
-            new = await _changed(blocks, partial(_block, shown), turns) if left >= 0 else None
-        elif content is not None:
-            new = _block(shown, content)
-        changed.append(message.changed({"content": new}).written() if new is not None else None)
-    return _joined(messages, changed)
-
-
-def _joined(blocks: list[Bytes], changed: list[bytes | None]) -> bytes | None:
-    if all(one is None for one in changed):
-        return None
-    return join_items([new or old for new, old in zip(changed, blocks, strict=True)])
-
-
-def _block(shown: Callable[[str], str], raw: Bytes) -> bytes | None:
-    block = RawObject.read(raw) if is_object(raw) else RawObject({})
-    kind, inner = text_of(block.get("type")), block.get("resource")
-    if kind == "resource_link":
-        return _with_uri(shown, raw)
-    new = _with_uri(shown, inner) if kind == "resource" and inner is not None else None
-    return block.changed({"resource": new}).written() if new is not None else None
-
-
-def _with_uri(shown: Callable[[str], str], raw: Bytes) -> bytes | None:
-    one = RawObject.read(raw) if is_object(raw) else RawObject({})
-    uri = text_of(one.get("uri"))
-    if uri is None or (new := shown(uri)) == uri:
-        return None
-    return one.changed({"uri": dumps(new)}).written()
+def _object(raw: Bytes) -> RawObject:
+    return RawObject.read(raw) if is_object(raw) else RawObject({})
 
 
 def with_related_task(params: Mapping[str, Any] | None, task: str | None) -> Mapping[str, Any] | None:
