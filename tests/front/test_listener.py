@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -468,11 +469,12 @@ async def test_requests_that_are_sent_ahead_are_read_and_served_in_turns(kind: s
 @pytest.mark.parametrize(("size", "asked"), [(10_000, [10_000]), (0, [0])])
 async def test_a_body_in_chunks_that_came_whole_has_room_for_its_size(size: int, asked: list[int]) -> None:
     held: list[int] = []
+    room = cast("BodyBudget", SimpleNamespace(hold=lambda _, size: held.append(size)))
 
     async def whole(request: Request, reply: Reply) -> None:
         while not request.complete:
             await request._source.wait(10)
-        reply.plain(200, await request.body(1 << 20, hold=held.append))
+        reply.plain(200, await request.body(1 << 20, room=room))
 
     body = b"%x\r\n%b\r\n" % (size, b"x" * size) if size else b""
     async with connected(whole) as (reader, writer):

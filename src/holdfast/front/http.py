@@ -392,11 +392,13 @@ class HttpEndpoint:
         if not _takes_post(request, reply, headers):
             return None
         body = await self._body(request)
+        is_routed = MCP_METHOD_HEADER in request.headers or MCP_NAME_HEADER in request.headers
         try:
             message = await read_message(body)
-            _check_routing(message, request)
+            if is_routed:
+                _check_routing(message, request)
         except MCPError as exc:
-            if session is not None and is_batch(body, session.ticket.version) and not _is_routed(request):
+            if session is not None and is_batch(body, session.ticket.version) and not is_routed:
                 await self._batch(body, request, reply, session)
             else:
                 reply.plain(400, error_message(None, exc.error), JSON_HEADER + headers)
@@ -520,9 +522,7 @@ class HttpEndpoint:
     async def _body(self, request: Request) -> bytes:
         """The body of a request, with room for it."""
         largest = self._front.hub.registry.config.settings.limits.message_bytes
-        hold = partial(self._front.bodies.hold, request)
-        request.whole = await request.body(largest, hold=hold)
-        return request.whole
+        return await request.body(largest, room=self._front.bodies)
 
     def _forget(self, request: Request) -> bool:
         """A client without a session that sent a key of its own can end its connections by DELETE."""
@@ -604,15 +604,8 @@ def _takes_post(request: Request, reply: Reply, headers: bytes = b"") -> bool:
     return takes_json and sends == _JSON
 
 
-def _is_routed(request: Request) -> bool:
-    """Whether its headers name a method or a tool."""
-    return MCP_METHOD_HEADER in request.headers or MCP_NAME_HEADER in request.headers
-
-
 def _check_routing(message: Message, request: Request) -> None:
     """Refuse a legacy request whose headers name another method or tool than its body: a gateway may decide by them."""
-    if MCP_METHOD_HEADER not in request.headers and MCP_NAME_HEADER not in request.headers:
-        return
     key = NAME_BEARING_METHODS.get(message.method or "")
     name = text_of(message.params.get(key)) if key is not None else None
     said = request.headers.get(MCP_METHOD_HEADER, message.method), request.headers.get(MCP_NAME_HEADER)

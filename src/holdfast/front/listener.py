@@ -233,24 +233,27 @@ class InboundRequests:
         self._waiter: asyncio.Future[None] | None = None
         self.lost = False
 
-    def receive(self, data: bytes) -> None:
-        """Bytes came. More of them than are pulled in one step are pulled later."""
-        if not self.refused:
-            self._parser.receive(data)
-            self._pull()
+    def receive(self, data: bytes = b"") -> None:
+        """Bytes came, or there is room for those that came before.
 
-    def _pull(self) -> None:
-        """Pull events until a second request is complete, or a step of the event loop has taken its time."""
-        parser, queue = self._parser, self.queue
+        Events are pulled until a second request is complete, or a step of the event loop has taken its time.
+        """
+        if self.refused:
+            return
+        parser, queue, connection = self._parser, self.queue, self._connection
+        parser.receive(data)
         # What is small cannot take longer than a step: no clock is asked for almost every request.
         until = time.perf_counter() + STEP_SECONDS if parser.unread > MANY_BYTES else 0.0
         try:
-            while len(queue) < 2 or not queue[-1].complete:
+            while parser.unread and (len(queue) < 2 or not queue[-1].complete):
                 event = parser.next_event()
                 if event is None:
                     break
                 if isinstance(event, RequestHead):
-                    queue.append(self._connection.begin(event))
+                    connection.server.total_requests += 1
+                    known, headers, stays = connection.certificate, event.headers, event.keep_alive
+                    admission = connection.admission
+                    queue.append(Request(self, event, admission, known.verified, known.names, headers, stays))
                 elif event:
                     queue[-1].feed(event)
                 queue[-1].complete = not parser.in_body
@@ -266,7 +269,7 @@ class InboundRequests:
             if queue and not queue[-1].complete:
                 queue[-1].refuse(exc.status)
             if not queue:
-                self._connection.refuse(exc.status)
+                connection.refuse(exc.status)
         if len(queue) > 1:
             self.pause()  # a client that sends ahead waits for the answer before
         # The time of a head runs from its first byte, and a further byte does not give it more.
@@ -274,7 +277,7 @@ class InboundRequests:
             self._in_head = True
             self._timer.arm(HEAD_SECONDS, self.too_slow)
         if not self.count():
-            self._connection.refuse(503)
+            connection.refuse(503)
         self._wake()
 
     def count(self) -> bool:
@@ -345,7 +348,7 @@ class InboundRequests:
 
     def _go_on(self) -> None:
         if not self.lost and not self.refused:
-            self._pull()
+            self.receive()
             if not self._parser.unread and (not self.queue or self.queue[-1].waiting <= BUFFERED_BYTES):
                 self._resume()
 
@@ -369,7 +372,7 @@ class HttpConnection(asyncio.Protocol):
 
     def __init__(self, server: HttpConnections, admission: Admission) -> None:
         self.server = server
-        self._admission = admission
+        self.admission = admission
         self._loop = asyncio.get_running_loop()
         self.timer = ConnectionTimer(self._loop)
         self._ending = False
@@ -384,7 +387,7 @@ class HttpConnection(asyncio.Protocol):
         tls = transport.get_extra_info("ssl_object")
         self.out = OutputBuffer(transport, sliced=tls is not None)
         self._inbound = InboundRequests(self, transport)
-        self._certificate = ClientCertificate(self._loop, tls, self.shutdown, self.out.abort, self.server.trusts)
+        self.certificate = ClientCertificate(self._loop, tls, self.shutdown, self.out.abort, self.server.trusts)
         self.server.opened(self, self._loop.create_task(self._run()))
         self.timer.arm(HEAD_SECONDS, self.out.close)
 
@@ -399,9 +402,9 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone. One that sends no more is too: that is how one leaves that gives up its call."""
-        self._admission.end()
+        self.admission.end()
         self.server.lost(self)
-        self._certificate.end()
+        self.certificate.end()
         self.timer.end()
         self.out.drop()
         self._inbound.end()
@@ -426,12 +429,6 @@ class HttpConnection(asyncio.Protocol):
         return self._ending or self.server.endpoint.retiring
 
     # The connection's task.
-
-    def begin(self, head: RequestHead) -> Request:
-        """A request whose head is complete."""
-        self.server.total_requests += 1
-        known = self._certificate
-        return Request(self._inbound, head, self._admission, known.verified, known.names, head.headers, head.keep_alive)
 
     def refuse(self, status: int) -> None:
         """Refuse and close, unless the client has its answer and is still sending."""
@@ -519,7 +516,7 @@ class HttpConnection(asyncio.Protocol):
 
     def __repr__(self) -> str:
         state = " ending" if self._ending else ""
-        return f"<HttpConnection of {self._admission.peer.name}{state} {self._inbound!r} {self.out!r}>"
+        return f"<HttpConnection of {self.admission.peer.name}{state} {self._inbound!r} {self.out!r}>"
 
 
 def _no_room(exc: NoRoom) -> tuple[int, bytes, bytes]:

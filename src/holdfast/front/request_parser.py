@@ -98,6 +98,8 @@ class RequestParser:
         self._data = b""
         self._at = 0
         """Where the bytes begin that were not read."""
+        self.unread = 0
+        """How many bytes came and were not pulled. What is here of a head that is not complete counts as pulled."""
         self.begun = 0
         """How many of them are the beginning of a head whose end is not here; not 0 while a head comes."""
         self._blank = 0
@@ -109,15 +111,11 @@ class RequestParser:
         self._chunks: ChunkReader | None = None
         """What reads the body, where it comes in chunks."""
 
-    @property
-    def unread(self) -> int:
-        """How many bytes came and were not pulled."""
-        return len(self._data) - self._at - self.begun
-
     def receive(self, data: bytes) -> None:
         """Bytes came."""
         self._data = self._data[self._at :] + data if self._at < len(self._data) else data
         self._at = 0
+        self.unread += len(data)
 
     def next_event(self) -> RequestEvent | None:
         """The next event in the bytes that came; None if it needs more of them. Raises ``BadRequest``.
@@ -134,13 +132,14 @@ class RequestParser:
             piece, self._at = self._data[self._at : end], end
             self._left -= len(piece)
             done = not self._left
+        self.unread = len(self._data) - self._at
         if done:
             self.in_body, self._chunks = False, None
         return piece if piece or done else None
 
     def close(self) -> None:
         """No more bytes come, or none is wanted."""
-        self._data, self._at, self.begun = b"", 0, 0
+        self._data, self._at, self.begun, self.unread = b"", 0, 0, 0
 
     def _read_head(self) -> RequestHead | None:
         """The head that begins or goes on here; None if its end is not here.
@@ -162,10 +161,11 @@ class RequestParser:
                 raise BadRequest(400)
             if size > room:
                 raise BadRequest(431)
-            self.begun = size
+            self.begun, self.unread = size, 0
             return None
         head = _read(data, start, end)
         self._at, self.begun, self._blank = start + size, 0, 0
+        self.unread = len(data) - self._at
         if "transfer-encoding" in head.headers:
             self._chunks = ChunkReader(most_trailers=MOST_HEADERS, most_bytes=HEAD_BYTES)
         else:

@@ -114,21 +114,19 @@ class Request(msgspec.Struct, eq=False):
     forwarded: bool = False
     """Whether another replica sent it here: then it goes no further."""
     whole: bytes = b""
-    """The body, where it may have to go to another replica."""
+    """The body, once it is read: it may have to go to another replica."""
     _when_gone: Callable[[], object] | None = None
 
-    async def body(
-        self, most: int, *, within: float = WHOLE_BODY_SECONDS, hold: Callable[[int], None] | None = None
-    ) -> bytes:
+    async def body(self, most: int, *, within: float = WHOLE_BODY_SECONDS, room: BodyBudget | None = None) -> bytes:
         """The whole body; raises ``TooLarge``, ``BadRequest``, or ``Gone`` if the client does not send it in time.
 
-        ``hold`` takes the room for so many bytes, before they are read.
+        ``room`` gives the room for it, before it is read, or raises ``NoRoom``.
         """
         declared = self.headers.get("content-length", "")
         if declared and int(declared) > most:
             raise TooLarge
-        if hold is not None and (declared or self.complete):
-            hold(int(declared or self.waiting))
+        if room is not None and (declared or self.complete):
+            room.hold(self, int(declared or self.waiting))
         if "expect" in self.headers and (declared not in ("", "0") or "transfer-encoding" in self.headers):
             self._source.continue_body(self)
         until = 0.0 if self.complete else time.monotonic() + within
@@ -137,15 +135,16 @@ class Request(msgspec.Struct, eq=False):
                 raise TooLarge
             if self._refused:
                 raise BadRequest(self._refused)
-            if hold is not None and not declared:
-                hold(self.waiting + BUFFERED_BYTES)  # what may come before the next look
+            if room is not None and not declared:
+                room.hold(self, self.waiting + BUFFERED_BYTES)  # what may come before the next look
             self._source.want_body()
             await self._source.wait(max(min(BODY_SECONDS, until - time.monotonic()), 0))
             if self._source.lost and not self.complete:
                 raise Gone
         if self.waiting > most:
             raise TooLarge
-        return self.take()
+        self.whole = self.take()
+        return self.whole
 
     def feed(self, data: bytes) -> None:
         """A piece of the body."""
@@ -216,7 +215,6 @@ class Reply(msgspec.Struct, eq=False):
         """An answer that is complete; the pieces of a large one are not copied."""
         self.done = True
         self._first = None  # it leads back to what holds this reply: a cycle for each call would be the collector's
-        self._timer.disarm()
         if self.out.lost:
             return
         parts: list[Bytes] = body if isinstance(body, list) else [body]
@@ -277,7 +275,6 @@ class Reply(msgspec.Struct, eq=False):
         if not self.done:
             self.done = True
             self._first = None
-            self._timer.disarm()
             if not self.out.lost and self._request.head.http_version != "1.0":
                 self.out.put(b"0\r\n\r\n")
             if self._ended is not None:
@@ -306,7 +303,7 @@ class Reply(msgspec.Struct, eq=False):
 
     def _tick(self) -> None:
         if self.done:
-            return
+            return  # the timer is not disarmed with the answer: it is armed again for what follows
         if not self.started:
             self.begin()
         else:
