@@ -41,47 +41,14 @@ from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 
 from holdfast.access import LOCAL
 from holdfast.core import STATUS_URI, AccessChanged, BreakerChanged, Kind, NameKey, RetryPlanned, State, Transition
-from holdfast.endpoint.clients import Call, Client, require_capability
+from holdfast.endpoint.clients import Call, Client
 from holdfast.endpoint.view import EndpointAddress, View, lists_tools_of, news
 from holdfast.hub import ConfigApplied, Hub, HubRecord, ListFailed, Missed, OneClientRecord, Published, Slot
-from holdfast.wire import CALL_NOTIFICATIONS, SHARED_CAPABILITIES, Caller, Era, Relay, without_task_capabilities
+from holdfast.wire import CALL_NOTIFICATIONS, SHARED_CAPABILITIES, Caller, Relay, without_task_capabilities
 
 __all__ = ["Announcer", "Attribution", "ClientRelay", "UserRelay", "notify"]
 
 log = logging.getLogger("holdfast.front")
-
-
-class IdleCaller:
-    """A connected client without a call in flight; messages go to its notification stream."""
-
-    client_key: str | None = None
-    via: tuple[str, ...] = ()
-    log_level: str | None = None
-    trace_id: str = ""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self.era: Era = "modern" if client.modern else "legacy"
-        self.capabilities = client.capabilities
-        self.principal = client.principal
-
-    async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Send a request; a modern client can receive one only in the result of its own call."""
-        require_capability(self._client, method, params)
-        if self._client.modern:
-            raise MCPError(INVALID_REQUEST, f"{method} cannot reach this client now: it has no call in flight")
-        return await self._client.questions.ask(self._client.outlet, method, params)
-
-    def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Send a notification, if the client wants it."""
-        if method != "notifications/message" or self._client.wants_log((params or {}).get("level")):
-            self._client.outlet.tell(method, params)
-
-    def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Nothing: progress belongs to a call, and none of it is in flight."""
-
-    def __repr__(self) -> str:
-        return f"<IdleCaller {self._client!r}>"
 
 
 class OwnerRelay(Relay):
@@ -111,7 +78,7 @@ class OwnerRelay(Relay):
             whose.tell(method, params)
 
     @abstractmethod
-    def _whose(self, server: str) -> Caller | None:
+    def _whose(self, server: str) -> Call | Client | None:
         """Whose a message of a server is that names no call; None if that is not certain."""
 
     @abstractmethod
@@ -191,24 +158,25 @@ class Attribution(OwnerRelay):
         self, server: str, method: str, params: Mapping[str, Any] | None, caller: Caller | None
     ) -> dict[str, Any]:
         """Send a server's request to the client whose call it belongs to, or to the only client."""
-        if method == "roots/list" and caller is None:
-            self._roots_of[server] = self._only_client(server)
-        whose = caller or self._whose(server)
-        if isinstance(whose, IdleCaller):
-            # It is served too: what the server asks next may be about its answer.
-            self.served_by(server).principals.add(whose.principal)
-        return await super().asked(server, method, params, whose)
+        if caller is None:
+            if method == "roots/list":
+                self._roots_of[server] = self._only_client(server)
+            whose = self._whose(server)
+            if isinstance(whose, Client):
+                # It is served too: what the server asks next may be about its answer.
+                self.served_by(server).principals.add(whose.principal)
+        return await super().asked(server, method, params, caller)
 
-    def _whose(self, server: str) -> Caller | None:
+    def _whose(self, server: str) -> Call | Client | None:
         return only_caller(*self._candidates(server))
 
     def _updated(self, server: str, uri: str) -> None:
         self.announcer.updated(server, uri)
 
-    def caller_of(self, client: Client, server: str) -> Caller:
+    def caller_of(self, client: Client, server: str) -> Call | Client:
         """A client's call to this server if one is in flight, else the client itself."""
         own = [call for call in self.calls if call.server == server and call.client.owner == client.owner]
-        return own[-1] if own else IdleCaller(client)
+        return own[-1] if own else client
 
     def announce_roots(self) -> list[Slot]:
         """The servers that read the roots of no client or of another one: once they are told, they ask again."""
@@ -279,7 +247,7 @@ class ClientRelay(OwnerRelay):
         """What the client declares; a server's own requests are no tasks here."""
         return without_task_capabilities(self._client.capabilities)
 
-    def _whose(self, server: str) -> Caller:
+    def _whose(self, server: str) -> Call | Client:
         return self._attribution.caller_of(self._current, server)
 
     def _updated(self, server: str, uri: str) -> None:
@@ -298,18 +266,18 @@ class UserRelay(OwnerRelay):
         self._attribution = attribution
         self._principal = principal
 
-    def _whose(self, server: str) -> Caller | None:
+    def _whose(self, server: str) -> Call | Client | None:
         return only_caller(*self._attribution.candidates(server, lambda principal: principal == self._principal))
 
     def _updated(self, server: str, uri: str) -> None:
         self._attribution.announcer.updated(server, uri, principal=self._principal)
 
 
-def only_caller(calls: Sequence[Call], clients: Sequence[Client]) -> Caller | None:
+def only_caller(calls: Sequence[Call], clients: Sequence[Client]) -> Call | Client | None:
     """The only possible caller; None if there is none, or more than one."""
     if len({call.client.owner for call in calls} or {client.owner for client in clients}) != 1:
         return None
-    return calls[-1] if calls else IdleCaller(clients[0])
+    return calls[-1] if calls else clients[0]
 
 
 async def notify(slot: Slot, method: str, params: Mapping[str, Any] | None) -> None:
@@ -319,15 +287,13 @@ async def notify(slot: Slot, method: str, params: Mapping[str, Any] | None) -> N
         await connection.notify(method, params)
 
 
-_CHANGED: Final[Mapping[str, tuple[str, ServerEvent]]] = {
-    "tools": ("notifications/tools/list_changed", ToolsListChanged()),
-    "prompts": ("notifications/prompts/list_changed", PromptsListChanged()),
-    "resources": ("notifications/resources/list_changed", ResourcesListChanged()),
-    "templates": ("notifications/resources/list_changed", ResourcesListChanged()),
+_CHANGED: Final[Mapping[str, ServerEvent]] = {
+    "tools": ToolsListChanged(),
+    "prompts": PromptsListChanged(),
+    "resources": ResourcesListChanged(),
+    "templates": ResourcesListChanged(),
 }
-"""How a client learns that a list of this kind changed, in either era."""
-
-_UPDATED: Final = "notifications/resources/updated"
+"""How a modern client learns that a list of this kind changed."""
 
 
 class Announcer:
@@ -405,11 +371,10 @@ class Announcer:
 
     def missed(self, client: Client, kinds: Collection[str]) -> None:
         """Tell a legacy client that its lists of these kinds changed, and that what it subscribed to may have."""
-        reader = _LegacyReader(client)
-        reader.changed(kinds)
+        client.changed(kinds)
         for server, uri in list(client.subscribed):
             if _sees(client.seen, server, uri):
-                reader.updated(server, uri, everywhere=True)
+                client.updated(server, uri, everywhere=True)
 
     async def _changed_for(self, principal: str, about: OneClientRecord) -> None:
         """Something changed that belongs to one user."""
@@ -464,7 +429,7 @@ class Announcer:
     def _readers(self, principal: str | None = None, *, only: Hashable = None) -> list[_Reader]:
         """Those who are told of changes now: all, or those of one user or of one client."""
         found: list[_Reader] = [*self._streams]
-        found += [_LegacyReader(client) for client in self._clients.values() if not client.modern]
+        found += [client for client in self._clients.values() if not client.modern]
         return [one for one in found if principal in (None, one.principal) and only in (None, one.owner)]
 
     def __repr__(self) -> str:
@@ -474,33 +439,6 @@ class Announcer:
 def _sees(view: View, server: str, uri: str) -> bool:
     """Whether a resource is there for those who see this view; the hub's own is of no server."""
     return not server or (view.covers(server) and view.shows(NameKey(Kind.RESOURCE, server, uri)))
-
-
-class _LegacyReader:
-    """A client of the legacy era, told by notifications on its own stream."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self.owner, self.principal = client.owner, client.principal
-
-    @property
-    def seen(self) -> View:
-        """What it may see now."""
-        return self._client.seen
-
-    def changed(self, kinds: Collection[str]) -> None:
-        """Its lists of these kinds look different."""
-        for method in dict.fromkeys(method for kind, (method, _) in _CHANGED.items() if kind in kinds):
-            self._client.outlet.tell(method, None, everywhere=True)
-
-    def updated(self, server: str, uri: str, *, everywhere: bool) -> None:
-        """A resource changed; ``everywhere`` if each replica that has this session tells it the same."""
-        if (server, uri) in self._client.subscribed:
-            shown = self._client.view.uris.shown(server, uri)
-            self._client.outlet.tell(_UPDATED, {"uri": shown}, everywhere=everywhere)
-
-    def __repr__(self) -> str:
-        return f"<_LegacyReader {self._client!r}>"
 
 
 # Subscriptions of the modern era.
@@ -530,7 +468,7 @@ class _SubscriptionStream:
 
     def changed(self, kinds: Collection[str]) -> None:
         """Its lists of these kinds look different."""
-        for event in {event for kind, (_, event) in _CHANGED.items() if kind in kinds}:
+        for event in {event for kind, event in _CHANGED.items() if kind in kinds}:
             self._take(event)
 
     def updated(self, server: str, uri: str, *, everywhere: bool) -> None:
@@ -545,7 +483,7 @@ class _SubscriptionStream:
             self._outlet.tell(notice["method"], notice.get("params"))
 
 
-_Reader: TypeAlias = _LegacyReader | _SubscriptionStream
+_Reader: TypeAlias = Client | _SubscriptionStream
 """Someone who is told of changes."""
 
 

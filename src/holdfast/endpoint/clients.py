@@ -17,7 +17,7 @@ client's connections are there: its home. ``fleet/`` implements ``RequestHomes``
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
@@ -59,6 +59,14 @@ DEFAULT_LOG_LEVEL = "info"
 
 ABSENT_SECONDS = 60.0
 """After this time without a stream and without a request, a client counts as gone for a server's requests."""
+
+_CHANGED: Final = {
+    "tools": "notifications/tools/list_changed",
+    "prompts": "notifications/prompts/list_changed",
+    "resources": "notifications/resources/list_changed",
+    "templates": "notifications/resources/list_changed",
+}
+"""How a legacy client learns that a list of this kind changed."""
 
 _CAPABILITY = {"sampling/createMessage": "sampling", "elicitation/create": "elicitation", "roots/list": "roots"}
 
@@ -220,6 +228,31 @@ class Client:
         if self.log_level is None or level not in LOG_LEVELS:
             return not self.modern
         return LOG_LEVELS.index(str(level)) >= LOG_LEVELS.index(self.log_level)
+
+    # What concerns it outside its calls.
+
+    async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Send it a request of a server; a modern client can receive one only in the result of its own call."""
+        require_capability(self, method, params)
+        if self.modern:
+            raise MCPError(INVALID_REQUEST, f"{method} cannot reach this client now: it has no call in flight")
+        return await self.questions.ask(self.outlet, method, params)
+
+    def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """Send it a notification of a server, if it wants it."""
+        if method != "notifications/message" or self.wants_log((params or {}).get("level")):
+            self.outlet.tell(method, params)
+
+    def changed(self, kinds: Collection[str]) -> None:
+        """Tell a legacy client that its lists of these kinds look different."""
+        for method in dict.fromkeys(method for kind, method in _CHANGED.items() if kind in kinds):
+            self.outlet.tell(method, None, everywhere=True)
+
+    def updated(self, server: str, uri: str, *, everywhere: bool) -> None:
+        """A resource changed; ``everywhere`` if each replica that has this session tells it the same."""
+        if (server, uri) in self.subscribed:
+            shown = self.view.uris.shown(server, uri)
+            self.outlet.tell("notifications/resources/updated", {"uri": shown}, everywhere=everywhere)
 
     def __repr__(self) -> str:
         era = "modern" if self.modern else "legacy"
