@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -171,6 +172,28 @@ async def test_an_updated_resource_is_told_to_its_subscribers() -> None:
         broker.attribution.told("a", "notifications/resources/updated", {"uri": 7})
         broker.attribution.told("a", "notifications/resources/updated", None)
         assert both.taken() == set()
+
+
+async def test_a_client_that_leaves_while_it_subscribes_ends_no_subscription_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with opened("a") as hub:
+        broker, asked = Broker(hub), asyncio.Event()
+        leaving, staying = Told(broker), Told(broker)
+
+        async def silent(*_: Any, **__: Any) -> None:
+            asked.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(hub.registry, "request", silent)
+        subscribing = asyncio.create_task(broker.servers.subscribe(leaving.client, "a", "mem://a"))
+        await asked.wait()
+        await broker.servers.subscribe(staying.client, "a", "mem://a")
+        broker.detach(leaving.client)
+        subscribing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await subscribing
+        assert hub.registry.slot("a").desired_state.uris == {"mem://a"}
 
 
 async def test_a_session_that_comes_back_is_told_of_what_it_can_still_see() -> None:

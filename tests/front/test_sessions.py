@@ -349,6 +349,15 @@ async def test_a_client_has_five_seconds_to_open_its_stream(scene: Scene) -> Non
     session.end_notices()
 
 
+async def test_each_question_that_waits_for_the_stream_goes_on_when_it_opens(scene: Scene) -> None:
+    session = scene.begin()
+    waiting = [await _listens_soon(session) for _ in range(3)]
+    session.notices.reply = cast("Any", Reply())
+    session.opened()
+    await anyio.wait_all_tasks_blocked()
+    assert [one.done() for one in waiting] == [True, True, True]
+
+
 async def test_a_stream_at_another_replica_is_found_also_a_moment_later(scene: Scene) -> None:
     session, replicas = scene.begin(), Replicas()
     assert session.stream_at == "", "no replica is known to have it"

@@ -343,30 +343,34 @@ class ClientServers:
         check_subscriptions(len(client.subscribed) + 1)
         slot = self.slot(client, server)
         self._attribution.served_by(server).principals.add(client.principal)
+        slots, owner = self.owned(client, server)
+        slots.use(owner, server)
         first = slot.desired_state.watch(uri)
         client.subscribed.add((server, uri))
         if first and era_of(slot) != "modern":
             try:
                 await self._registry.request(server, "resources/subscribe", {"uri": uri}, repeatable=True, slot=slot)
             except BaseException:
-                client.subscribed.discard((server, uri))
-                slot.desired_state.unwatch(uri)
+                if (server, uri) in client.subscribed:  # else the client left meanwhile, and all of this was ended
+                    self._forget(client, server, uri, slot)
                 raise
-        slots, owner = self.owned(client, server)
-        slots.use(owner, server)
 
     def unsubscribe(self, client: Client, server: str, uri: str) -> None:
         """Stop notifying a client about a resource."""
         if (server, uri) not in client.subscribed:
             return
-        client.subscribed.discard((server, uri))
         slot = self.existing_slot(client, server) if server in self._registry.slots else None
         if slot is None:
-            return
-        if slot.desired_state.unwatch(uri) and era_of(slot) == "legacy":
+            client.subscribed.discard((server, uri))
+        elif self._forget(client, server, uri, slot) and era_of(slot) == "legacy":
             self._start(_request_quietly, slot, "resources/unsubscribe", {"uri": uri})
+
+    def _forget(self, client: Client, server: str, uri: str, slot: Slot) -> bool:
+        """A client has no subscription any more, which is a use of its slot; whether it was the last one of the URI."""
+        client.subscribed.discard((server, uri))
         slots, owner = self.owned(client, server)
         slots.leave(owner, server)
+        return slot.desired_state.unwatch(uri)
 
     def follow_subscriptions(self, client: Client, subscribed: Collection[tuple[str, str]]) -> None:
         """A session has these subscriptions: it was rebuilt, or another replica changed them."""

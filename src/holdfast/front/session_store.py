@@ -451,7 +451,8 @@ class HttpSession:
         self.serving = 0
         """How many HTTP requests of it are being served."""
         self.ended = False
-        self._opened: asyncio.Future[None] | None = None
+        self._opened: asyncio.Event | None = None
+        """What the questions wait for that came before the stream of notices."""
         self.listening_since = 0.0
         """When the stream of notices was opened here, on the monotonic clock."""
         self.stream_at = ""
@@ -489,8 +490,9 @@ class HttpSession:
     def opened(self) -> None:
         """The stream of notices is open."""
         self.listening_since = time.monotonic()
-        if self._opened is not None and not self._opened.done():
-            self._opened.set_result(None)
+        if self._opened is not None:
+            self._opened.set()
+            self._opened = None
 
     def deliver_elsewhere(self, message: bytes) -> None:
         """A notice for a client whose stream is not here; a hub that is alone keeps it in the log."""
@@ -506,12 +508,9 @@ class HttpSession:
                 return True
             if loop.time() >= until:
                 return False
-            self._opened = loop.create_future()
-            try:
-                async with asyncio.timeout(LOOKING_SECONDS if self._peers is not None else OPENING_SECONDS):
-                    await self._opened
-            except TimeoutError:
-                continue
+            self._opened = self._opened or asyncio.Event()
+            with anyio.move_on_after(LOOKING_SECONDS if self._peers is not None else OPENING_SECONDS):
+                await self._opened.wait()
         return True
 
     def end(self, *, lingering: bool) -> None:
