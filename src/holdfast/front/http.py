@@ -213,11 +213,6 @@ class RequestsInFlight:
         self._number = 0
         self._idle = asyncio.Event()
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether every client has the answer to what it asked."""
-        return not self._number
-
     async def wait_until_idle(self) -> None:
         """Wait until every client has the answer to what it asked."""
         while self._number:

@@ -512,15 +512,15 @@ class JoinServer:
         changed: Callable[[], None],
     ) -> None:
         """``changed`` is called when a client came or left, or when more is known of one."""
-        self._front = front
+        self.front = front
         self._place = place
         self._listener: socket.socket | None = None
-        self._environment = environment
-        self._folders = folders
-        self._answer = {"join": PROTOCOL, "version": version, "pid": os.getpid(), "background": background}
-        self._changed = changed
-        self._open: dict[_Connection, None] = {}
-        """In the order in which they came."""
+        self.environment = environment
+        self.folders = folders
+        self.answer = {"join": PROTOCOL, "version": version, "pid": os.getpid(), "background": background}
+        self.changed = changed
+        self.open: dict[_Connection, None] = {}
+        """Those that said hello, in the order in which they came."""
         self._gone = anyio.Event()
         self._accepting = anyio.CancelScope()
 
@@ -543,19 +543,19 @@ class JoinServer:
     @property
     def clients(self) -> list[JoinedClient]:
         """Those that are connected now, in the order in which they came."""
-        return [one.shown for one in self._open]
+        return [one.shown for one in self.open]
 
     async def leave(self, within: float) -> bool:
         """Take no more clients, and let those that are here go to the next hub; False if some stayed."""
         self._accepting.cancel()
         self._stop_listening()
         with anyio.move_on_after(within):
-            for one in list(self._open):
-                one.tell_leaving()
-            while self._open:
+            for one in list(self.open):
+                one.writer.write(LEAVING, extra=len(LEAVING))
+            while self.open:
                 self._gone = anyio.Event()
                 await self._gone.wait()
-        return not self._open
+        return not self.open
 
     def _stop_listening(self) -> None:
         if self._listener is not None:
@@ -564,41 +564,34 @@ class JoinServer:
             self._listener = None
 
     async def _serve(self, connection: socket.socket) -> None:
-        if unix_peer_uid(connection) != os.geteuid() or len(self._open) >= MOST_CLIENTS:
+        if unix_peer_uid(connection) != os.geteuid() or len(self.open) >= MOST_CLIENTS:
             log.warning("a process that wanted to join was refused: it is another user's, or there are too many")
             connection.close()
             return
         reader, writer = await asyncio.open_unix_connection(sock=connection, limit=CHUNK)
-        joined = _Connection(self._front, reader, writer, self._changed)
+        joined = _Connection(self, reader, writer)
         try:
-            await joined.serve(self._answer, self._environment, self._folders, self._open)
+            await joined.serve()
         except Exception as exc:  # noqa: BLE001 - what one process does must end no other one, and not the hub
             log.warning("a process that joined was disconnected: %s", _cause(exc))
         finally:
-            self._open.pop(joined, None)
+            self.open.pop(joined, None)
             self._gone.set()
-            self._changed()
+            self.changed()
             writer.transport.abort()
 
     def __repr__(self) -> str:
-        return f"<JoinServer of {len(self._open)} clients>"
+        return f"<JoinServer of {len(self.open)} clients>"
 
 
 class _Connection:
     """One client that joined."""
 
-    def __init__(
-        self,
-        front: Front,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        changed: Callable[[], None],
-    ) -> None:
-        self._front = front
-        self._writer = SocketWriter(writer, self._look)
-        self._changed = changed
+    def __init__(self, server: JoinServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._server = server
+        self.writer = SocketWriter(writer, self._look)
         self._told: JoinedClient | None = None
-        self._longest = front.hub.config.settings.limits.message_bytes
+        self._longest = server.front.hub.config.settings.limits.message_bytes
         self._lines = MessageLines(partial(reader.read, CHUNK), self._longest, self._refuse_early)
         self._exchange: Exchange | None = None
         self._hello: Mapping[str, Any] = {}
@@ -620,32 +613,23 @@ class _Connection:
         """A line went out to the client: with an answer to it, what is shown of it may have changed."""
         if self._exchange is not None and self._told != (shown := self.shown):
             self._told = shown
-            self._changed()
+            self._server.changed()
 
-    def tell_leaving(self) -> None:
-        """The hub leaves."""
-        self._writer.write(LEAVING, extra=len(LEAVING))
-
-    async def serve(
-        self,
-        answer: Mapping[str, Any],
-        environment: SharedEnvironment,
-        folders: ClientFolders,
-        opened: dict[_Connection, None],
-    ) -> None:
+    async def serve(self) -> None:
         """Serve it until it leaves."""
+        environment, folders = self._server.environment, self._server.folders
         with anyio.fail_after(HELLO_SECONDS):
             self._hello = _own_line(await anext(self._lines, b""))
             named, working = str(self._hello.get("folder") or ""), str(self._hello.get("cwd") or "")
             self._folder = folders.of(named, working) or ""
-            address = _address(self._front, self._hello, self._folder)
+            address = _address(self._server.front, self._hello, self._folder)
             if not isinstance(address, EndpointAddress):
                 self._tell({"error": address})
-                await self._writer.close()
+                await self.writer.close()
                 return
-            self._tell({**answer, "wants": sorted(await environment.wanted(self._folder))})
+            self._tell({**self._server.answer, "wants": sorted(await environment.wanted(self._folder))})
             begun = _own_line(await anext(self._lines, b""))
-        opened[self] = None
+        self._server.open[self] = None
         variables = {str(name): str(value) for name, value in (begun.get("environment") or {}).items()}
         await environment.offer(self._name(), variables)
         entered = bool(self._folder) and await folders.enter(self._folder, variables)
@@ -659,15 +643,16 @@ class _Connection:
 
     async def _converse(self, address: EndpointAddress, begun: Mapping[str, Any], variables: Mapping[str, str]) -> None:
         """Serve the client's own messages."""
-        endpoint = self._front.endpoint_of(address)
+        front = self._server.front
+        endpoint = front.endpoint_of(address)
         assert endpoint is not None  # noqa: S101 - it names no server
-        client = PipeClient(self._writer)
+        client = PipeClient(self.writer)
         exchange = self._exchange = Exchange(
             endpoint.server,
             client,
             owner=(owner := secrets.token_bytes(16)),
             first_question=int(begun["question"]),
-            roots=self._front.root_folder(address, LOCAL, variables),
+            roots=front.root_folder(address, LOCAL, variables),
         )
         try:
             async with anyio.create_task_group() as tasks:
@@ -682,10 +667,10 @@ class _Connection:
                     await pipe.take(line, sent_before=True)
                 await pipe.serve(self._lines)
                 tasks.cancel_scope.cancel()
-            await self._writer.close()
+            await self.writer.close()
         finally:
             exchange.close("the client left")
-            self._front.hub.registry.clients.release(owner)
+            front.hub.registry.clients.release(owner)
 
     def _name(self) -> str:
         """How a finding names the client before its handshake."""
@@ -693,7 +678,7 @@ class _Connection:
         return f"the client in {shown.folder}" if shown.folder else f"the client of process {shown.pid}"
 
     def _tell(self, message: Mapping[str, Any]) -> None:
-        self._writer.write(dumps({"holdfast": message}) + b"\n")
+        self.writer.write(dumps({"holdfast": message}) + b"\n")
 
     async def _refuse_early(self, _: str | int | None) -> None:
         raise ValueError("a hello is not that long")
