@@ -113,19 +113,12 @@ class Attribution(OwnerRelay):
         self.announcer = announcer
         self._findings = findings
         self.calls: dict[Call, Served] = {}
-        """The calls that are at servers now, each with whom the connection served when it began."""
+        """The calls that are at servers now, from ``Broker.begin`` on, each with whom the connection served then."""
         self._served: dict[str, Served] = {}
         self._roots_of: dict[str, Client | None] = {}
         """Whose roots a server has that asked outside a call; None where no client could be asked."""
 
     # The calls.
-
-    def begin(self, call: Call, *, shares: bool) -> None:
-        """A call goes to its server, over the shared connection or over one of its own."""
-        served = self.served_by(call.server)
-        if shares:
-            served.principals.add(call.principal)
-        self.calls[call] = served
 
     def end(self, call: Call) -> None:
         """A call is over."""
@@ -251,7 +244,7 @@ class ClientRelay(OwnerRelay):
         return self._attribution.caller_of(self._current, server)
 
     def _updated(self, server: str, uri: str) -> None:
-        self._attribution.announcer.updated_for(self._current, server, uri)
+        self._attribution.announcer.updated(server, uri, only=self._client.owner)
 
     @property
     def _current(self) -> Client:
@@ -333,8 +326,6 @@ class Announcer:
                 self._servers_changed(record)
             case Transition() | ListFailed() | RetryPlanned() | BreakerChanged() | AccessChanged():
                 self._status_changed(record.server)
-            case _:
-                pass
 
     async def listen(self, call: Call, wanted: types.SubscriptionFilter) -> dict[str, Any]:
         """Acknowledge, then send events until the endpoint closes; a client that leaves cancels it."""
@@ -356,18 +347,12 @@ class Announcer:
             if listener.address == address and not listener.ended.done():
                 listener.ended.set_result(None)
 
-    def updated(self, server: str, uri: str, *, principal: str | None = None) -> None:
-        """A resource changed: of a shared server, or of a user's own."""
-        for reader in self._readers(self._readers_of(server, principal)):
+    def updated(self, server: str, uri: str, *, principal: str | None = None, only: Hashable = None) -> None:
+        """A resource changed: of a shared server, of a user's own, or on the connection of ``only`` one client."""
+        for reader in self._readers(self._readers_of(server, principal), only=only):
             if _sees(reader.seen, server, uri):
                 # Each replica with this session has the subscription, and a connection to a shared server.
-                reader.updated(server, uri, everywhere=True)
-
-    def updated_for(self, client: Client, server: str, uri: str) -> None:
-        """A resource changed on a connection that belongs to one client."""
-        for reader in self._readers(only=client.owner):
-            if _sees(reader.seen, server, uri):
-                reader.updated(server, uri, everywhere=False)
+                reader.updated(server, uri, everywhere=only is None)
 
     def missed(self, client: Client, kinds: Collection[str]) -> None:
         """Tell a legacy client that its lists of these kinds changed, and that what it subscribed to may have."""

@@ -177,11 +177,13 @@ class Broker:
         if self.draining:
             raise MCPError(INVALID_REQUEST, "Holdfast is shutting down and takes no new calls; try again in a moment")
         call.client.calls += 1
+        served = self.attribution.calls[call] = self.attribution.served_by(call.server)
         if slot.spec.sharing == "shared":
-            self.attribution.begin(call, shares=True)
+            served.principals.add(call.principal)
             return None
         slots, owner = self.servers.owned(call.client, call.server)
-        self.attribution.begin(call, shares=slots is not self.hub.registry.users.slots)
+        if slots is not self.hub.registry.users.slots:
+            served.principals.add(call.principal)
         return partial(slots.unuse, slots.use(owner, call.server))
 
     def end(self, call: Call, unuse: Callable[[], None] | None) -> None:

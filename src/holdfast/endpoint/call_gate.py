@@ -161,10 +161,8 @@ class CallGate:
     def check_again(self, call: Call) -> None:
         """A call waited for its server. If the rules changed meanwhile, it is judged again; raises if it is refused."""
         before, registry = call.judged, self._hub.registry
-        policy, service = registry.policy, registry.config.settings.access.ext_authz
-        if before is None and policy.is_open and service.address is None:
-            return
-        if before is not None and before.policy.version == policy.version:
+        service = registry.config.settings.access.ext_authz
+        if before is not None and before.policy.version == registry.policy.version:
             return  # the version is that of the service too
         judged = self.judge(call)
         if judged is None:

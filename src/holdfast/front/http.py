@@ -50,7 +50,6 @@ from holdfast.access import (
     Principal,
     PrincipalUse,
     QuotaExceeded,
-    Quotas,
     Refused,
     client_key_in,
     is_endpoint,
@@ -206,35 +205,29 @@ async def _in_folder(
 
 
 class RequestsInFlight:
-    """The requests of one endpoint that wait for their answers, and the quota of each principal."""
+    """Counts the requests of one endpoint that wait for their answers."""
 
-    def __init__(self, quotas: Quotas) -> None:
-        self._quotas = quotas
-        self._number = 0
+    def __init__(self) -> None:
+        self.number = 0
+        """One more for each that begins, until ``end``."""
         self._idle = asyncio.Event()
 
     async def wait_until_idle(self) -> None:
         """Wait until every client has the answer to what it asked."""
-        while self._number:
+        while self.number:
             self._idle.clear()
             await self._idle.wait()
 
-    def begin(self, principal: Principal, *, counted: bool) -> PrincipalUse | QuotaExceeded | None:
-        """A request is served until ``end`` of the result; or why it is refused. Only a ``counted`` one has a use."""
-        use = self._quotas.begin_call(principal.name) if counted else None
-        self._number += not isinstance(use, QuotaExceeded)
-        return use
-
     def end(self, use: PrincipalUse | None) -> None:
-        """A request has its answer."""
+        """A request has its answer; ``use`` is what it counted of its principal's quota."""
         if use is not None:
             use.end_call()
-        self._number -= 1
-        if not self._number:
+        self.number -= 1
+        if not self.number:
             self._idle.set()
 
     def __repr__(self) -> str:
-        return f"<RequestsInFlight {self._number}>"
+        return f"<RequestsInFlight {self.number}>"
 
 
 class HttpEndpoint:
@@ -257,7 +250,7 @@ class HttpEndpoint:
         self.roots_of = partial(front.root_folder, server.view.address)
         """Chooses the folder of a client by its roots."""
         self._streams = StreamOpener(self)
-        self.in_flight = RequestsInFlight(front.quotas)
+        self.in_flight = RequestsInFlight()
 
     async def serve(self, request: Request, reply: Reply) -> None:
         """Answer one HTTP request."""
@@ -306,10 +299,11 @@ class HttpEndpoint:
         headers = stream.session.header if stream.session is not None else b""
         # A stream for long is a connection, and no call.
         counted = not request.forwarded and not (stream.session is None and message.method == LISTEN)
-        use = self.in_flight.begin(request.principal, counted=counted)
+        use = self._front.quotas.begin_call(request.principal.name) if counted else None
         if isinstance(use, QuotaExceeded):
             _over_quota(reply, message, use, headers)
             return
+        self.in_flight.number += 1
         reply.wait_for_result(headers, stream.prime)
         try:
             for _ in range(MOST_TRIES):
@@ -386,7 +380,8 @@ class HttpEndpoint:
         headers = session.header if session is not None else b""
         if not _takes_post(request, reply, headers):
             return None
-        body = await self._body(request)
+        limits = self._front.hub.registry.config.settings.limits
+        body = await request.body(limits.message_bytes, room=self._front.bodies)
         is_routed = MCP_METHOD_HEADER in request.headers or MCP_NAME_HEADER in request.headers
         try:
             message = await read_message(body)
@@ -459,10 +454,11 @@ class HttpEndpoint:
         """A request in a batch. One of another replica is refused: the HTTP request of a batch cannot go there."""
         assert message.id is not None  # noqa: S101 - it is a request
         # Counted by the replica that it came in at, and only once its task runs: one that never does counts nothing.
-        use = self.in_flight.begin(session.principal, counted=not request.forwarded)
+        use = None if request.forwarded else self._front.quotas.begin_call(session.principal.name)
         if isinstance(use, QuotaExceeded):
             part.answer = _quota_error(message, use)
             return
+        self.in_flight.number += 1
         try:
             await session.exchange.handle(message, part, request.headers, identity=request.principal)
         except LivesElsewhere:
@@ -494,8 +490,10 @@ class HttpEndpoint:
         if not takes_json:
             _refuse(reply, 406, "Not Acceptable: Client must accept application/json")
             return None
+        limits = self._front.hub.registry.config.settings.limits
+        body = await request.body(limits.message_bytes, room=self._front.bodies)
         try:
-            message = await read_message(await self._body(request))
+            message = await read_message(body)
             if message.method is None:
                 raise MCPError(INVALID_REQUEST, "Body must be a single JSON-RPC request or notification object")
         except MCPError as exc:
@@ -513,11 +511,6 @@ class HttpEndpoint:
         return None
 
     # Both eras.
-
-    async def _body(self, request: Request) -> bytes:
-        """The body of a request, with room for it."""
-        largest = self._front.hub.registry.config.settings.limits.message_bytes
-        return await request.body(largest, room=self._front.bodies)
 
     def _forget(self, request: Request) -> bool:
         """A client without a session that sent a key of its own can end its connections by DELETE."""

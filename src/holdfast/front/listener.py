@@ -456,7 +456,8 @@ class HttpConnection(asyncio.Protocol):
                     if request.held:
                         endpoint.bodies.give_back(request)
                 # A client that reads no answers gets no further one made: what waits for it is one answer.
-                await self.out.drained()
+                if self.out.full:
+                    await self.out.drained()
                 if not request.complete:
                     await self._pass_over(request)
                 inbound.queue.popleft()

@@ -352,7 +352,8 @@ class OutputBuffer:
         self._sliced = 0
         self._closes = False
         """Whether the connection closes when that is out."""
-        self._paused = False
+        self.full = False
+        """Whether the client reads slower than it is written to. Slices wait only then."""
         self._drain: asyncio.Future[None] | None = None
         self.lost = False
         """Whether the client is gone."""
@@ -398,7 +399,7 @@ class OutputBuffer:
     def _write_slices(self) -> None:
         """Give the transport what it takes now; it says so by ``pause``, in the middle of a write."""
         slices = self._slices
-        while slices and not self._paused and not self.lost:
+        while slices and not self.full and not self.lost:
             one = slices.popleft()
             self._sliced -= len(one)
             self.transport.write(one)
@@ -407,19 +408,19 @@ class OutputBuffer:
 
     def pause(self) -> None:
         """The transport's buffer is full."""
-        self._paused = True
+        self.full = True
 
     def resume(self) -> None:
         """The client has caught up."""
-        self._paused = False
+        self.full = False
         if self._slices:
             self._write_slices()
-        if self._drain is not None and not self._drain.done() and not self._slices:
+        if self._drain is not None and not self._drain.done() and not self.full:
             self._drain.set_result(None)
 
     async def drained(self) -> None:
         """Wait until most of what was written is read, or the client is gone."""
-        while (self._paused or self._slices) and not self.lost:
+        while self.full and not self.lost:
             if self._drain is None or self._drain.done():
                 self._drain = self._loop.create_future()
             await asyncio.shield(self._drain)  # several may wait for it: one that is cancelled ends it for no other
@@ -452,7 +453,7 @@ class OutputBuffer:
             self._slices.clear()
 
     def __repr__(self) -> str:
-        state = "lost" if self.lost else "full" if self._paused else "open"
+        state = "lost" if self.lost else "full" if self.full else "open"
         return f"<OutputBuffer {state} pieces={self._pieces_size} slices={self._sliced}>"
 
 
