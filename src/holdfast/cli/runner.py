@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from difflib import SequenceMatcher
 from importlib import import_module
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import typer
 
@@ -32,7 +32,7 @@ from holdfast.core import Redactor, invocation, typed_as
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.serve import here
 
-__all__ = ["choices_of", "command_named", "run_command"]
+__all__ = ["command_named", "run_command"]
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
