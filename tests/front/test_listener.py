@@ -311,7 +311,7 @@ class Unread:
     """A reply of which so much is unread."""
 
     def __init__(self, unread: int, out: Unread | None = None) -> None:
-        self.unread = unread
+        self.held = unread
         self.out = out or self
         self.lost = self.aborted = False
 

@@ -350,6 +350,8 @@ class OutputBuffer:
         self._slices: deque[memoryview] | None = deque() if sliced else None
         """What waits for the client to read, where it is given to the transport in slices."""
         self._sliced = 0
+        self._written = self._largest = 0
+        """How much was written since the client had read all, and the largest piece of it; where one was large."""
         self._closes = False
         """Whether the connection closes when that is out."""
         self.full = False
@@ -363,6 +365,12 @@ class OutputBuffer:
         """How many bytes wait for the client to read them."""
         size: int = self.transport.get_write_buffer_size()
         return size + self._sliced
+
+    @property
+    def held(self) -> int:
+        """How much memory that takes: a large piece stays whole until its last byte is out."""
+        unread = self.unread
+        return max(unread, min(self._written, unread + self._largest)) if unread else 0
 
     def put(self, data: bytes) -> None:
         """Write a piece, together with those that follow in this turn of the event loop."""
@@ -385,6 +393,9 @@ class OutputBuffer:
         """Write bytes after those before them; large ones are not copied."""
         if self._pieces:
             self.flush()
+        size = sum(map(len, parts))
+        if size > SLICE_BYTES or self._largest:
+            self._count(size)
         if self._slices is not None:
             for part in parts:
                 view = memoryview(part).cast("B")
@@ -396,13 +407,20 @@ class OutputBuffer:
         else:
             self.transport.writelines(parts)
 
+    def _count(self, size: int) -> None:
+        if not self.unread:
+            self._written = self._largest = 0
+        if size > SLICE_BYTES or self._largest:
+            self._written += size
+            self._largest = max(self._largest, size)
+
     def _write_slices(self) -> None:
         """Give the transport what it takes now; it says so by ``pause``, in the middle of a write."""
         slices = self._slices
         while slices and not self.full and not self.lost:
             one = slices.popleft()
             self._sliced -= len(one)
-            self.transport.write(one)
+            self.transport.write(bytes(one))  # a view that TLS keeps would keep all of the answer
         if self._closes and not slices:
             self.transport.close()
 

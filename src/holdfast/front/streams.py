@@ -115,7 +115,7 @@ class Backlog:
         """Something was written; cut this reader off if it, or all together, are over a bound."""
         if self._held:
             self._drop(reply.out)
-        if reply.out.unread == 0:
+        if reply.out.held == 0:
             return
         self._hold(reply, owner)
         self._writes_left -= 1
@@ -133,12 +133,12 @@ class Backlog:
     def _ask_all(self) -> None:
         for out, (reply, owner, _) in [*self._held.items()]:
             self._drop(out)
-            if out.unread and not out.lost:
+            if out.held and not out.lost:
                 self._hold(reply, owner)
         self._writes_left = len(self._held)
 
     def _hold(self, reply: Reply, owner: object) -> None:
-        size = reply.out.unread
+        size = reply.out.held
         self._held[reply.out] = reply, owner, size
         for one in (self._all, self._owners.setdefault(owner, _Unread())):
             one.connections += 1
@@ -155,7 +155,7 @@ class Backlog:
             del self._owners[owner]
 
     def _cut(self, reply: Reply) -> None:
-        log.warning("a client does not read its answers: its connection is closed (%d bytes unread)", reply.out.unread)
+        log.warning("a client does not read its answers: its connection is closed (%d bytes unread)", reply.out.held)
         self._drop(reply.out)
         reply.abort()
 
