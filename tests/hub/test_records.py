@@ -316,7 +316,7 @@ async def test_records_that_a_slow_listener_lost_are_counted_for_everybody() -> 
 
 def test_every_kind_of_record_is_told_by_a_name_and_in_fields_that_json_can_hold() -> None:
     moved = Transition(server="a", old=State.IDLE, new=State.DENIED, cause="x", at=1.0, generation=3, reason="not you")
-    trip = Tripped(at=1.0, failures=3, trips=1, retry_in=60.0, refused=0, late=0)
+    trip = Tripped(at=1.0, failures=3, retry_in=60.0, refused=0)
     for record in (moved, OneClientRecord(server="a", record=moved), BreakerChanged(server="a", change=trip)):
         assert json.loads(json.dumps(as_fields(record))) == as_fields(record)
     assert as_fields(OneClientRecord(server="a", record=moved)) == {
@@ -356,7 +356,7 @@ def test_a_log_filter_that_fails_costs_no_call_and_no_other_reader() -> None:
 
 REFUSED: Any = partial(AccessRefused, source="10.0.0.7", at=0.0)
 MOVED = Transition(server="a", old=State.IDLE, new=State.DENIED, cause="x", at=1.0, generation=3, reason="not you")
-TRIP = Tripped(at=1.0, failures=3, trips=1, retry_in=60.0, refused=0, late=0)
+TRIP = Tripped(at=1.0, failures=3, retry_in=60.0, refused=0)
 
 
 @pytest.mark.parametrize(

@@ -120,26 +120,21 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class Tripped:
-    """The breaker opened. ``refused`` and ``late`` count the unlogged calls since the event before."""
+    """The breaker opened. ``refused`` counts the calls since the event before, which have no line of their own."""
 
     at: float
     failures: int
-    trips: int
     retry_in: float
     refused: int
-    late: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClosedAgain:
-    """The breaker closed: after a success, or because a new try was asked for.
-
-    ``refused`` and ``late`` count the unlogged calls since the event before.
-    """
+    """The breaker closed: after a success, or because a new try was asked for."""
 
     at: float
     refused: int
-    late: int
+    """The calls that were refused since the event before."""
 
 
 BreakerEvent: TypeAlias = Tripped | ClosedAgain
@@ -162,7 +157,6 @@ class Gate:
         self._opened_at = self._until = 0.0
         self._probe: Permit | None = None
         self._refused = 0
-        self._late = 0
 
     def __repr__(self) -> str:
         until = f" until={self._until:.1f}" if self.state is BreakerState.OPEN else ""
@@ -233,15 +227,7 @@ class Gate:
         self._probe = None
         cooldown = self._cooldown()
         self._opened_at, self._until = now, now + cooldown
-        refused, late = self._take_counts()
-        return Tripped(
-            at=now,
-            failures=len(self._failures),
-            trips=self.trips,
-            retry_in=cooldown,
-            refused=refused,
-            late=late,
-        )
+        return Tripped(at=now, failures=len(self._failures), retry_in=cooldown, refused=self._take_refused())
 
     def _cooldown(self) -> float:
         policy = self.policy
@@ -256,13 +242,11 @@ class Gate:
             return None
         self.state = BreakerState.CLOSED
         self.by_calls = False
-        refused, late = self._take_counts()
-        return ClosedAgain(at=now, refused=refused, late=late)
+        return ClosedAgain(at=now, refused=self._take_refused())
 
-    def _take_counts(self) -> tuple[int, int]:
-        counts = self._refused, self._late
-        self._refused = self._late = 0
-        return counts
+    def _take_refused(self) -> int:
+        refused, self._refused = self._refused, 0
+        return refused
 
 
 @dataclass(slots=True)
@@ -295,18 +279,15 @@ class Breaker(Gate):
             self._probe = None
         if outcome in _SAYS_NOTHING:
             return None
-        late = self._is_late(permit)
+        if self._is_late(permit):
+            return None
         if outcome is Outcome.COMPLETED:
-            if late:
-                return None
             # Nearly every call finds nothing to forget: it enters no further function for that (PERF-7).
             if self._failures or self.trips:
                 self._forget()
             return self._close(now) if self.state is not BreakerState.CLOSED else None
-        # A probe that was replaced took longer than a cooldown: another has its place, and its failure says no more.
-        if late or replaced:
-            self._late += 1
-            return None
+        if replaced:
+            return None  # it took longer than a cooldown: another has its place, and its failure says no more
         if outcome is Outcome.CONNECTION_LOST and permit.connection is not None:
             return self.lost(permit.connection, now)
         return self._failed_on(permit.connection, now, call=True)
@@ -402,8 +383,7 @@ class Breaker(Gate):
             # The connection itself failed: a new one shows more than a call on the old one did.
             self.by_calls = False
         if self.state is BreakerState.OPEN:
-            self._late += 1  # calls that were admitted together fail together: the log has one line for all (BRK-8)
-            return None
+            return None  # calls that were admitted together fail together: the log has one line for all (BRK-8)
         self._failures.append(now)
         if self.state is BreakerState.HALF_OPEN or self._over_threshold(now):
             self.by_calls = call

@@ -515,8 +515,8 @@ def _changes(before: Health, after: Health, now: float) -> list[Record]:
     changed: list[Record] = []
     if (before.breaker is BreakerState.CLOSED) is not (after.breaker is BreakerState.CLOSED):
         retry_in = after.breaker_retry_in or 0.0
-        opened = Tripped(at=now, failures=after.failures, trips=0, retry_in=retry_in, refused=0, late=0)
-        closed = ClosedAgain(at=now, refused=0, late=0)
+        opened = Tripped(at=now, failures=after.failures, retry_in=retry_in, refused=0)
+        closed = ClosedAgain(at=now, refused=0)
         is_closed = after.breaker is BreakerState.CLOSED
         changed.append(BreakerChanged(server=server, change=closed if is_closed else opened))
     if after.state is State.CONNECTED and (before.status == "denied") is not (after.status == "denied"):

@@ -173,7 +173,7 @@ def test_every_record_that_is_told_has_a_name_of_its_own() -> None:
     records: list[HubRecord] = [
         Transition(server="x", old=State.CONNECTED, new=State.RECONNECTING, cause="c", at=0.0, generation=1),
         _retry(),
-        BreakerChanged(server="x", change=ClosedAgain(at=0.0, refused=2, late=0)),
+        BreakerChanged(server="x", change=ClosedAgain(at=0.0, refused=2)),
         CloseFailed(server="x", generation=1, error="e", at=0.0),
     ]
     events = [event_for(record, 5.0) for record in records]
