@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import errno
-import hashlib
-import hmac
 import json
 import os
 import re
-import secrets
 import shutil
 import socket
 import threading
@@ -41,7 +38,7 @@ from holdfast.access.audit_writer import (
 from holdfast.config import AuditSettings, state_folder
 from holdfast.core import Redactor
 from holdfast.errors import UsageError
-from holdfast.keys import SHORTEST_SECRET, Mac
+from holdfast.keys import SHORTEST_SECRET, mac
 from tests.harness.waiting import PATIENCE
 
 pytestmark = pytest.mark.requirement("SEC-15")
@@ -69,12 +66,6 @@ def lines(file: Path) -> list[bytes]:
 
 def rewrite(file: Path, content: Iterable[bytes]) -> None:
     file.write_bytes(b"".join(content))
-
-
-def test_a_mac_is_the_hmac_of_the_standard() -> None:
-    for size in (0, 1, 63, 64, 65, 1000):
-        key, content = secrets.token_bytes(32), secrets.token_bytes(size)
-        assert Mac(key).digest(content) == hmac.digest(key, content, hashlib.sha256)
 
 
 # What a check finds, and what it cannot find.
@@ -572,7 +563,7 @@ def test_arguments_are_hashed_and_shown_without_secrets_only_if_asked_for(tmp_pa
 
 def hash_of(arguments: bytes) -> str:
     """What a holder of the key computes."""
-    return KEY.arguments.digest(arguments).hex()[:32]
+    return mac(KEY.arguments, arguments).hex()[:32]
 
 
 def test_checkpoints_go_to_syslog(tmp_path: Path) -> None:

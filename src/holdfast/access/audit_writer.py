@@ -57,7 +57,7 @@ from binascii import hexlify
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -70,7 +70,7 @@ from holdfast.config import AuditSettings, state_folder
 from holdfast.core import Redactor, fault_line, masked_data
 from holdfast.errors import UsageError
 from holdfast.files import PRIVATE_FILE, NotPrivate, locked, make_secret, private_folder, read_secret
-from holdfast.keys import SHORTEST_SECRET, Mac, derive
+from holdfast.keys import SHORTEST_SECRET, derive, mac
 from holdfast.wire import BadJson, dumps, loads
 
 __all__ = [
@@ -176,16 +176,16 @@ read_record: Final = msgspec.json.Decoder(AuditRecord).decode
 class AuditKey:
     """The keys of an audit, from the secret in a file that only the hub's user can read."""
 
-    chain: Mac
-    arguments: Mac
+    chain: bytes = field(repr=False)
+    arguments: bytes = field(repr=False)
     name: str
     """Tells two keys apart, and nothing more."""
 
     @classmethod
     def of(cls, secret: bytes) -> AuditKey:
         """The keys of a secret."""
-        chain = Mac(derive(secret, "audit chain"))
-        return cls(chain, Mac(derive(secret, "audit arguments")), chain.digest(b"name").hex()[:8])
+        chain = derive(secret, "audit chain")
+        return cls(chain, derive(secret, "audit arguments"), mac(chain, b"name").hex()[:8])
 
 
 def audit_places(settings: AuditSettings, source: Path | None, environ: Mapping[str, str]) -> tuple[Path, Path]:
@@ -213,7 +213,7 @@ def read_key(file: Path, *, make: bool) -> AuditKey:
 
 def link_of(key: AuditKey, before: bytes, body: bytes) -> bytes:
     """The link of a record whose line without the link is ``body``."""
-    return hexlify(key.chain.digest(before + body)[: LINK_DIGITS // 2])
+    return hexlify(mac(key.chain, before + body)[: LINK_DIGITS // 2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -681,7 +681,7 @@ class AuditTrail:
         """A record with what takes a while to make."""
         content = memoryview(arguments)
         self._taken += len(content)
-        record.argument_hash = self._key.arguments.digest(content).hex()[:32]
+        record.argument_hash = mac(self._key.arguments, content).hex()[:32]
         if self._arguments == "masked" and len(content) <= LARGEST_SHOWN:
             with suppress(BadJson):
                 shown = masked_data(loads(arguments), self._redactor())
