@@ -13,7 +13,7 @@ from typing import Any, get_args
 import pytest
 
 from holdfast import LoadResult, MCPServerLoadOutcome, Tool
-from holdfast.types import CallResult, LoadStatus, ProgressFn, ToolInfo
+from holdfast.types import CallResult, LoadStatus, ProgressFn
 
 pytestmark = pytest.mark.anyio
 
@@ -27,8 +27,8 @@ async def answer(
 
 
 def tool(server_id: str, name: str = "echo") -> Tool:
-    info = ToolInfo(name=name, title="Echo", description="Says it again", input_schema={"type": "object"})
-    return Tool(server_id, info, answer)
+    raw = {"title": "Echo", "description": "Says it again", "inputSchema": {"type": "object"}}
+    return Tool(server_id, name, raw, answer)
 
 
 def outcomes() -> list[MCPServerLoadOutcome]:
@@ -125,7 +125,7 @@ def test_a_load_without_failures_compares_equal_to_empty_lists() -> None:
 def test_the_schemas_of_a_tool_are_plain_copies() -> None:
     inner = MappingProxyType({"type": "string", "enum": ("a", "b")})
     frozen = MappingProxyType({"type": "object", "properties": MappingProxyType({"x": inner})})
-    handle = Tool("a", ToolInfo(name="echo", input_schema=frozen, output_schema=frozen, meta=frozen), answer)
+    handle = Tool("a", "echo", {"inputSchema": frozen, "outputSchema": frozen, "_meta": frozen}, answer)
     plain = {"type": "object", "properties": {"x": {"type": "string", "enum": ["a", "b"]}}}
     assert json.loads(json.dumps(handle.input_schema)) == plain
     assert (handle.output_schema, handle.meta) == (plain, plain)

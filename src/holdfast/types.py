@@ -20,7 +20,6 @@ __all__ = [
     "MCPServerLoadOutcome",
     "ProgressFn",
     "Tool",
-    "ToolInfo",
     "check_timeout",
 ]
 
@@ -60,19 +59,6 @@ class CallResult:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ToolInfo:
-    """A tool as its server describes it."""
-
-    name: str
-    title: str | None = None
-    description: str = ""
-    input_schema: Mapping[str, Any] = field(default_factory=dict)
-    output_schema: Mapping[str, Any] | None = None
-    annotations: Mapping[str, Any] = field(default_factory=dict)
-    meta: Mapping[str, Any] = field(default_factory=dict)
-
-
 CallFunction: TypeAlias = Callable[[str, Mapping[str, Any], ProgressFn | None, float | None], Awaitable[CallResult]]
 """Calls a tool by its name, with these arguments; the number is the call's own timeout."""
 
@@ -80,48 +66,45 @@ CallFunction: TypeAlias = Callable[[str, Mapping[str, Any], ProgressFn | None, f
 class Tool:
     """A handle on one tool of one server. It holds no connection: each call finds the connection to use."""
 
-    __slots__ = ("_call", "_info", "server_id")
+    __slots__ = ("_call", "_raw", "name", "server_id")
 
-    def __init__(self, server_id: str, info: ToolInfo, call: CallFunction) -> None:
+    def __init__(self, server_id: str, name: str, raw: Mapping[str, Any], call: CallFunction) -> None:
+        """``raw`` is the server's description of the tool; no part of it is handed out."""
         self.server_id = server_id
-        self._info = info
-        self._call = call
-
-    @property
-    def name(self) -> str:
+        self.name = name
         """The name to call it by."""
-        return self._info.name
+        self._raw = raw
+        self._call = call
 
     @property
     def title(self) -> str | None:
         """A name for people, if the server gives one."""
-        return self._info.title
+        return self._raw.get("title")
 
     @property
     def description(self) -> str:
         """The server's description of the tool."""
-        return self._info.description
+        return self._raw.get("description") or ""
 
     @property
     def input_schema(self) -> dict[str, Any]:
         """The JSON Schema of the arguments; a copy."""
-        return _plain(self._info.input_schema)
+        return _copied(self._raw.get("inputSchema"))
 
     @property
     def output_schema(self) -> dict[str, Any] | None:
         """The JSON Schema of the structured result, if the tool has one; a copy."""
-        schema = self._info.output_schema
-        return None if schema is None else _plain(schema)
+        return _copied(self._raw.get("outputSchema")) or None
 
     @property
     def annotations(self) -> dict[str, Any]:
         """Hints such as ``readOnlyHint``, as the server gives them; a copy."""
-        return _plain(self._info.annotations)
+        return _copied(self._raw.get("annotations"))
 
     @property
     def meta(self) -> dict[str, Any]:
         """The tool's ``_meta``: from the server, and from a hub for a tool that it has not verified yet; a copy."""
-        return _plain(self._info.meta)
+        return _copied(self._raw.get("_meta"))
 
     async def call(
         self,
@@ -276,14 +259,14 @@ def check_timeout(seconds: float | None) -> None:
         raise ValueError(f"the timeout of a call is a number of seconds above 0, not {seconds!r}")
 
 
-def _plain(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy made of dicts and lists alone."""
-    return {key: _plain_value(value) for key, value in mapping.items()}
+def _copied(part: object) -> dict[str, Any]:
+    """A copy of an object of a server, made of dicts and lists alone; empty where it sent none."""
+    return {key: _plain(value) for key, value in part.items()} if isinstance(part, Mapping) else {}
 
 
-def _plain_value(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return _plain(value)
+        return _copied(value)
     if isinstance(value, list | tuple):
-        return [_plain_value(one) for one in value]
+        return [_plain(one) for one in value]
     return value

@@ -13,8 +13,8 @@ from holdfast.config.spec import ServerSpec
 from holdfast.core.evidence import NetworkFailure, NetworkFault, TimedOut, Unexpected
 from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure
-from holdfast.types import ToolInfo
 from holdfast.wire.dial import Attempt, Dialer, evidence_in
+from holdfast.wire.listing import Offer
 from holdfast.wire.session import Connection
 from holdfast.wire.warden import Warden
 from tests.peers.http_fault import closed_port
@@ -39,11 +39,11 @@ class OnePlace:
         return self._free.value == 0
 
 
-async def tools(connection: Connection, within: float) -> tuple[ToolInfo, ...]:
+async def tools(connection: Connection, within: float) -> tuple[Offer, ...]:
     return await connection.list_tools(within=within)
 
 
-def attempt(url: str, *, deadline: float | None = None) -> Attempt[tuple[ToolInfo, ...]]:
+def attempt(url: str, *, deadline: float | None = None) -> Attempt[tuple[Offer, ...]]:
     spec = ServerSpec(id="one", transport="http", url=url)
     until = anyio.current_time() + 10 if deadline is None else deadline
     return Attempt(spec=spec, redactor=Redactor(), read=tools, deadline=until)

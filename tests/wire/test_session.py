@@ -99,6 +99,6 @@ async def test_every_list_is_read_in_its_time_and_a_call_is_one_request(monkeypa
                 offers = await connection.list_everything(within=10)
                 assert offers.failures == {}
                 assert {"tools", "prompts", "resources", "templates"} == offers.keys()
-                assert {info.name for info in await connection.list_tools(within=10)} == {
+                assert {name for name, _ in await connection.list_tools(within=10)} == {
                     name for name, _ in offers["tools"]
                 }

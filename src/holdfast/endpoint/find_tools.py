@@ -33,7 +33,7 @@ from holdfast.endpoint.view import EndpointAddress, ToolRoute, View
 from holdfast.errors import CallFailed
 from holdfast.hub import READ_RESULT, Hub, found_tool, read_result_tool, shown
 from holdfast.types import CallResult, ProgressFn, Tool
-from holdfast.wire import BadJson, Bytes, dumps, fields, is_object, loads, text_of, tool_info
+from holdfast.wire import BadJson, Bytes, dumps, fields, is_object, loads, text_of
 
 __all__ = ["FIND_NAMES", "FindTools", "find_definitions", "finding_tools", "listed_for_find", "own_arguments"]
 
@@ -250,7 +250,7 @@ def finding_tools(hub: Hub, server: str | None = None) -> tuple[Tool, ...]:
         *find_definitions(view.seen_by(LOCAL).servers),
         *([read_result_tool()] if hub.kept_results.is_on else []),
     ]
-    return tuple(Tool(HUB_NAME, tool_info(one["name"], one), called) for one in definitions)
+    return tuple(Tool(HUB_NAME, one["name"], one, called) for one in definitions)
 
 
 def _tool(

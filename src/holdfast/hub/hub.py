@@ -43,7 +43,7 @@ from holdfast.hub.slot_call import read_result
 from holdfast.hub.state_store import default_state_file
 from holdfast.hub.tool_index import ToolIndex, found_tool
 from holdfast.types import CallResult, FoundTool, ProgressFn, Tool, check_timeout
-from holdfast.wire import Fields, HubTls, SignAssertion, dumps, load_members, tool_info
+from holdfast.wire import Fields, HubTls, SignAssertion, dumps, load_members
 
 __all__ = ["Hub"]
 
@@ -82,9 +82,9 @@ class HubCalls:
         """
         self.registry.require_use()
         listed = [entry for entry in self.registry.catalog.tools if self._may_list(entry.key)]
-        tools = [Tool(entry.server, tool_info(entry.name, shown(entry)), self._call) for entry in listed]
+        tools = [Tool(entry.server, entry.name, shown(entry), self._call) for entry in listed]
         own = [read_result_tool()] if self.kept_results.is_on else []
-        return (*tools, *(Tool(HUB_NAME, tool_info(one["name"], one), self._call) for one in own))
+        return (*tools, *(Tool(HUB_NAME, one["name"], one, self._call) for one in own))
 
     async def call_tool(
         self,

@@ -53,8 +53,8 @@ from holdfast.errors import CallFailed, UnknownServer, UnknownTool, UsageError
 from holdfast.hub.lease import ServerCache, bad_definition, is_shown
 from holdfast.hub.limits import DialLimit
 from holdfast.hub.slot_call import no_answer
-from holdfast.types import CallResult, LoadResult, MCPServerLoadOutcome, ProgressFn, Tool, ToolInfo
-from holdfast.wire import SHORTEST_DIAL, Attempt, Connection, Dialer, Starting, Warden, evidence_in
+from holdfast.types import CallResult, LoadResult, MCPServerLoadOutcome, ProgressFn, Tool
+from holdfast.wire import SHORTEST_DIAL, Attempt, Connection, Dialer, Offer, Starting, Warden, evidence_in
 
 if TYPE_CHECKING:
     from holdfast.hub.hub import Hub
@@ -170,7 +170,7 @@ class Loader:
         self._chance = chance
         self._sleep = sleep
         self._logins = logins or Logins()
-        self._attempts: dict[str, Attempt[tuple[ToolInfo, ...]]] = {}
+        self._attempts: dict[str, Attempt[tuple[Offer, ...]]] = {}
 
     async def load(
         self,
@@ -254,7 +254,7 @@ class Loader:
 
     async def _attempt(
         self, spec: ServerSpec, dialer: Dialer, dial_limit: DialLimit, redactor: Redactor, deadline: float
-    ) -> tuple[ToolInfo, ...] | Verdict:
+    ) -> tuple[Offer, ...] | Verdict:
         """Dial, list, close: the tools, or the verdict on what was seen."""
         known, policy = self._memory.of(spec), self._config.settings.load
         found = self._attempts[spec.id] = Attempt(
@@ -277,7 +277,7 @@ class Loader:
         return verdict
 
     def _available(
-        self, spec: ServerSpec, infos: Iterable[ToolInfo], *, attempts: int, elapsed: float
+        self, spec: ServerSpec, offers: Iterable[Offer], *, attempts: int, elapsed: float
     ) -> MCPServerLoadOutcome:
         async def call(
             name: str, args: Mapping[str, Any], on_progress: ProgressFn | None, within: float | None
@@ -291,7 +291,7 @@ class Loader:
                 return await self._call(spec, name, args, on_progress)
             raise no_answer(spec.id, "tools/call", within or 0.0)
 
-        tools = [Tool(spec.id, info, call) for info in infos if is_shown(info.name, spec.tools)]
+        tools = [Tool(spec.id, name, raw, call) for name, raw in offers if is_shown(name, spec.tools)]
         return MCPServerLoadOutcome(
             server_id=spec.id, status="available", tools=tools, attempts=attempts, elapsed_s=elapsed
         )
@@ -336,12 +336,10 @@ class Loader:
         raise _call_failed(spec.id, verdict, seen)
 
     async def _input_schema(self, spec: ServerSpec, connection: Connection, tool: str) -> Mapping[str, Any]:
-        infos = {
-            info.name: info for info in await connection.list_tools(within=self._config.settings.load.attempt_timeout)
-        }
-        if tool in infos:
-            return infos[tool].input_schema
-        hint = near(tool, list(infos), "it lists no tools")
+        listed = dict(await connection.list_tools(within=self._config.settings.load.attempt_timeout))
+        if tool in listed:
+            return listed[tool].get("inputSchema") or {}
+        hint = near(tool, list(listed), "it lists no tools")
         raise UnknownTool(f"the server `{spec.id}` has no tool `{tool}`", hint=hint)
 
 
@@ -354,7 +352,7 @@ async def report_starts(attempts: Mapping[str, Attempt[Any]], on_starting: OnSta
                 on_starting(server, starting)
 
 
-async def _tools(connection: Connection, within: float) -> tuple[ToolInfo, ...]:
+async def _tools(connection: Connection, within: float) -> tuple[Offer, ...]:
     return await connection.list_tools(within=within)
 
 

@@ -72,7 +72,6 @@ if TYPE_CHECKING:
         Offers as Offers,
         read_template as read_template,
         task_support as task_support,
-        tool_info as tool_info,
         without_task_support as without_task_support,
     )
     from holdfast.wire.process import (

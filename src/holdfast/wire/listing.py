@@ -21,7 +21,6 @@ import operator
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 import anyio
@@ -47,7 +46,6 @@ from holdfast.core import (
 )
 from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
-from holdfast.types import ToolInfo
 from holdfast.wire.raw_json import BadJson, Bytes, KeyNames, RawObject, items, loads, text_of
 from holdfast.wire.request_form import first_error
 
@@ -62,7 +60,6 @@ __all__ = [
     "list_tool_offers",
     "read_template",
     "task_support",
-    "tool_info",
     "without_task_support",
 ]
 
@@ -343,19 +340,6 @@ async def _asked(connection: RequestForm, cursor: str | None, method: str) -> Ra
 
 def _over(bound: str, limit: int, key: str) -> ServerFailure:
     return ServerFailure(OverBound(bound=bound, limit=limit, setting=f"holdfast.limits.{key}"))
-
-
-def tool_info(name: str, raw: Mapping[str, Any]) -> ToolInfo:
-    """A tool from its server's description, under the name that it has in the hub."""
-    return ToolInfo(
-        name=name,
-        title=raw.get("title"),
-        description=raw.get("description") or "",
-        input_schema=MappingProxyType(dict(raw.get("inputSchema") or {})),
-        output_schema=MappingProxyType(dict(raw["outputSchema"])) if raw.get("outputSchema") else None,
-        annotations=MappingProxyType(dict(raw.get("annotations") or {})),
-        meta=MappingProxyType(dict(raw.get("_meta") or {})),
-    )
 
 
 def task_support(raw: Mapping[str, Any]) -> str:

@@ -42,7 +42,7 @@ from holdfast.core import (
 )
 from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
-from holdfast.types import CallResult, ProgressFn, ToolInfo
+from holdfast.types import CallResult, ProgressFn
 from holdfast.wire.http.transport import HttpDispatcher, SseDispatcher
 from holdfast.wire.in_flight import CURRENT, Caller, Era, RequestInFlight
 from holdfast.wire.listing import (
@@ -51,7 +51,6 @@ from holdfast.wire.listing import (
     list_other_offers,
     list_tool_offers,
     task_support,
-    tool_info,
 )
 from holdfast.wire.raw_json import (
     BadJson,
@@ -137,12 +136,12 @@ class Connection:
         """End the connection, then its transport. Bounded, and shielded from cancellation."""
         await close(self._closers)
 
-    async def list_tools(self, *, within: float) -> tuple[ToolInfo, ...]:
+    async def list_tools(self, *, within: float) -> tuple[Offer, ...]:
         """Every tool of the server, over all pages, within so many seconds."""
         listing = list_tool_offers(self._form, self._limits, self._listed)
         tools = (await _within(self.wire, listing, within, "its list of tools"))["tools"]
         self._task_tools = _run_as_tasks(tools)
-        return tuple([tool_info(name, raw) for name, raw in tools])
+        return tools
 
     async def list_everything(self, *, within: float) -> Offers:
         """Tools, prompts, resources and templates, over all pages, within so many seconds.
