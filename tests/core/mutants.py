@@ -63,8 +63,8 @@ class DialsForEveryProbe(Lifecycle):
 
 
 class ForgetsLateConnections(Lifecycle):
-    def _discard(self, event: Event) -> list[Effect]:
-        return [effect for effect in super()._discard(event) if not isinstance(effect, Close)]
+    def discard(self, event: Event) -> list[Effect]:
+        return [effect for effect in super().discard(event) if not isinstance(effect, Close)]
 
 
 class WithdrawsWhatIsDown(Lifecycle):

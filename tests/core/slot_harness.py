@@ -21,7 +21,6 @@ from holdfast.core.lifecycle.effects import (
     Publish,
     Record,
     Reinstate,
-    StopAddressCheck,
     WakeAt,
     Withdraw,
 )
@@ -255,7 +254,7 @@ class SlotHarness:
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Dial():
-                self.dial = effect
+                self.dial, self.look = effect, None  # what a look shows is old news by then
                 self.dials.append(effect)
             case Close(generation=generation):
                 self.open.discard(generation)
@@ -268,14 +267,13 @@ class SlotHarness:
             case Publish(listing=new):
                 self.catalog = self.catalog.publish(new)
             case Withdraw(removed=removed):
+                self.look = None
                 self.catalog = self.catalog.remove(SERVER) if removed else self.catalog.withdraw(SERVER)
             case Reinstate():
                 self.catalog = self.catalog.reinstate(SERVER)
             case CheckAddress(number=number):
                 self.look = number
                 self.looks.append(self.now)
-            case StopAddressCheck():
-                self.look = None
             case Emit(record=record):
                 self.records.append(record)
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from holdfast.core.lifecycle.backoff import LifecyclePolicy
-from holdfast.core.lifecycle.effects import Cause, CheckAddress, StopAddressCheck
+from holdfast.core.lifecycle.effects import Cause, CheckAddress
 from holdfast.core.lifecycle.events import AddressChecked, DisableRequested, ReconnectRequested, TransportLost
 from holdfast.core.lifecycle.table import State
 from tests.core.slot_harness import SlotHarness, connected, started
@@ -247,14 +247,16 @@ def test_a_server_without_a_port_is_not_looked_at() -> None:
 
 
 @pytest.mark.requirement("LIFE-22")
-def test_a_look_that_is_under_way_is_called_off_by_a_dial_and_by_disabling() -> None:
+def test_a_look_that_is_under_way_does_not_count_after_a_dial_and_after_disabling() -> None:
     slot = refused_at_start()
     slot.advance(1.0)
-    assert StopAddressCheck(1) in slot.send(ReconnectRequested())
+    slot.send(ReconnectRequested())
     assert slot.send(AddressChecked(1, listening=True)) == ()
     slot.fail("permanent", unreachable=True)
     slot.advance(1.0)
-    assert StopAddressCheck(2) in slot.send(DisableRequested())
+    slot.send(DisableRequested())
+    assert slot.send(AddressChecked(2, listening=True)) == ()
+    assert slot.dial is None
 
 
 @pytest.mark.requirement("LIFE-22")

@@ -328,7 +328,7 @@ class Machine:
 
     def _take(self, event: Event, now: float, chance: float) -> list[Effect]:
         if self.life.is_stale(event):
-            return self.life.apply(event, now, chance=chance)
+            return self.life.discard(event)
         if isinstance(event, SessionExpired) and _renewed_without_use(self.life):
             # One expiry is normal. A session that expires right after its renewal is a lost connection, for both.
             event = TransportLost(event.generation, "its sessions expire as soon as they are made")

@@ -22,8 +22,8 @@ The machine learns from that what it must.
 A server runs once for all (``shared``), once for each client, for each user, or for each project folder. A slot is the
 same for each of them: ``SlotKey`` names the owner, and nothing else has to know which it is.
 
-``AddressChecks`` makes bare TCP connects to the address of a server that was not there, to find out when it listens
-again (LIFE-22). A look is no dial: it sends nothing, uses no budget and counts for nothing. The lifecycle says when.
+``is_listening`` makes a bare TCP connect to the address of a server that was not there, to find out when it listens
+again (LIFE-22). That is no dial: it sends nothing, uses no budget and counts for nothing. The lifecycle says when.
 """
 
 from __future__ import annotations
@@ -73,7 +73,6 @@ from holdfast.types import ProgressFn
 from holdfast.wire import Authorize, Caller, DesiredState, Fields, RawObject, is_word
 
 __all__ = [
-    "AddressChecks",
     "EvidenceSharing",
     "Slot",
     "SlotContext",
@@ -211,7 +210,6 @@ class Slot:
         """Set when the first attempt has an outcome, or when there will be no attempt."""
         self.closed = anyio.Event()
         """Set when the slot is stopped and all its leases are closed."""
-        self._addresses = AddressChecks(context.tasks, handle=self.handle)
         self._changed = anyio.Event()
         self._wake_at: float | None = None
         self._poked = anyio.Event()
@@ -410,9 +408,8 @@ class Slot:
                 case do.Reinstate():
                     context.host.reinstate(self.id)
                 case do.CheckAddress(number=number):
-                    self._addresses.start(self.spec, number)
-                case do.StopAddressCheck(number=number):
-                    self._addresses.stop(number)
+                    name, address = f"{self.id} address check {number}", watch_address(self.spec)
+                    context.tasks.start_soon(_check_address, self.handle, address, number, name=name)
                 case do.Emit(record=record):
                     # What one client's connection does says nothing about the server's state for others.
                     own = OneClientRecord(server=self.id, record=record, principal=context.principal)
@@ -521,29 +518,7 @@ async def is_listening(host: str, port: int) -> bool:
     return True
 
 
-class AddressChecks:
-    """The looks of one slot that are under way. Each ends with an event."""
-
-    def __init__(self, tasks: anyio.abc.TaskGroup, *, handle: Callable[[on.Event], object]) -> None:
-        self._tasks = tasks
-        self._handle = handle
-        self._scopes: dict[int, anyio.CancelScope] = {}
-
-    def __repr__(self) -> str:
-        return f"<AddressChecks {sorted(self._scopes)}>"
-
-    def start(self, spec: ServerSpec, number: int) -> None:
-        """Look once whether the server listens."""
-        self._tasks.start_soon(self._look, watch_address(spec), number, name=f"{spec.id} address check {number}")
-
-    def stop(self, number: int) -> None:
-        """End a look; it reports nothing."""
-        if (scope := self._scopes.get(number)) is not None:
-            scope.cancel()
-
-    async def _look(self, address: tuple[str, int] | None, number: int) -> None:
-        with anyio.CancelScope() as scope:
-            self._scopes[number] = scope
-            listening = address is not None and await is_listening(*address)
-            self._handle(on.AddressChecked(number, listening))
-        self._scopes.pop(number, None)
+async def _check_address(handle: Callable[[on.Event], object], address: tuple[str, int] | None, number: int) -> None:
+    """Look once whether a server listens, and report it."""
+    listening = address is not None and await is_listening(*address)
+    handle(on.AddressChecked(number, listening))

@@ -150,6 +150,7 @@ class AddressWatch:
 
     def __init__(self) -> None:
         self.pending: int | None = None
+        """The number of the check that is under way and counts."""
         self.answers = False
         """Whether it listens but is not ready: it is dialed instead of checked."""
         self._number = 0
@@ -192,16 +193,10 @@ class AddressWatch:
         self.pending = None
         return max(now, self._checked_at + self._wait(now, policy))
 
-    def interrupt(self) -> int | None:
-        """Give up the check that is under way, if there is one; the outage goes on."""
-        pending, self.pending = self.pending, None
-        return pending
-
-    def end(self) -> int | None:
+    def end(self) -> None:
         """The outage is over, or something else is wrong now."""
-        self._begun = self._first_answer = None
+        self._begun = self._first_answer = self.pending = None
         self.answers = False
-        return self.interrupt()
 
     def _wait(self, now: float, policy: LifecyclePolicy) -> float:
         down = now - (now if self._begun is None else self._begun)

@@ -35,7 +35,6 @@ __all__ = [
     "ReleaseProbe",
     "RetryPlanned",
     "ShareEvidence",
-    "StopAddressCheck",
     "Transition",
     "WakeAt",
     "Withdraw",
@@ -103,14 +102,10 @@ class Reinstate:
 
 @dataclass(frozen=True, slots=True)
 class CheckAddress:
-    """Check the address by one bare TCP connect, now; report ``AddressChecked`` with the same number."""
+    """Check the address by one bare TCP connect, now; report ``AddressChecked`` with the same number.
 
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class StopAddressCheck:
-    """Cancel that address check."""
+    It ends within a second. A check that is not needed any more is not cancelled: its report is of an older number.
+    """
 
     number: int
 
@@ -227,7 +222,6 @@ Effect: TypeAlias = (
     | Withdraw
     | Reinstate
     | CheckAddress
-    | StopAddressCheck
     | RefreshNow
     | CheckLiveness
     | ClaimProbe

@@ -378,6 +378,3 @@ class Denied(Event):
 @dataclass(frozen=True, slots=True)
 class AllClosed(Event):
     """The last connection of a server that is being disabled is closed."""
-
-    generation: int = 0
-    error: str = ""

@@ -10,7 +10,7 @@ other generation before it is judged.
 What must never happen, and what excludes it:
 
 * An event that the table forbids changes something. ``judge`` only reads, and the table is asked before ``act``.
-* A connection is leaked. A dial that succeeds too late is closed by ``_discard``; ``detach`` asks for a close of each
+* A connection is leaked. A dial that succeeds too late is closed by ``discard``; ``detach`` asks for a close of each
   connection and dial that it takes out.
 * Anything revives a server after the hub closed. ``stopped`` makes every event stale but the report of a close.
 * A timer of an older state fires. A change of state keeps those timers alone that the new state's row allows.
@@ -104,12 +104,10 @@ class Lifecycle(LifecycleState):
         return f"<Lifecycle {self.server!r} {self.state.value}{attempt} gen={self.generation}>"
 
     def apply(self, event: Event, now: float, *, chance: float = 0.0) -> list[Effect]:
-        """Take any event but a tick, and plan no wake-up. ``IllegalTransition``: the table forbids it.
+        """Take any current event but a tick, and plan no wake-up. ``IllegalTransition``: the table forbids it.
 
         The table is asked before anything changes, so an event that it forbids leaves no trace.
         """
-        if self.is_stale(event):
-            return self._discard(event)
         step = Step(now, chance, then=event)
         while step.then is not None:
             judged = judge(self, step.then, now)
@@ -199,7 +197,8 @@ class Lifecycle(LifecycleState):
             )
         )
 
-    def _discard(self, event: Event) -> list[Effect]:
+    def discard(self, event: Event) -> list[Effect]:
+        """Take a stale event: it changes nothing."""
         if isinstance(event, DialSucceeded):
             # Only this event knows the connection: without a close it would never end.
             self.closing.add(event.generation)
@@ -242,8 +241,6 @@ def judge(life: LifecycleState, event: Event, now: float) -> Event:
         # The same sum as the timer's: a rounding difference would make the timer fire for ever.
         case IdleDue() if life.calls == 0 and life.last_used + life.policy.idle_after <= now:
             return WentIdle()
-        case Closed() if life.state is State.DISABLING and life.closing <= {event.generation}:
-            return AllClosed(event.generation, event.error)
         case PeerTripped(parked=True) if life.state is State.RECONNECTING and life.dial is None:
             return Parked(event.reason, event.status, event.unreachable, event.answers)
     return event
@@ -314,7 +311,7 @@ def _disable(life: LifecycleState, _: DisableRequested, step: Step) -> None:
     if life.state is State.DISABLED or CloseOverdue in life.timers:
         return  # it is disabled, or being disabled, already
     step.do(Withdraw())
-    life.end_watch(step)
+    life.end_watch()
     life.detach(step)
     if life.closing:
         life.timers[CloseOverdue] = step.now + life.policy.close_patience
@@ -336,7 +333,7 @@ def _reconfigure(life: LifecycleState, event: ConfigChanged, step: Step) -> None
     if life.state is State.CONNECTING:
         _reset_budget(life)
         life.reason = ""
-        life.end_watch(step)
+        life.end_watch()
         life.detach(step)
         life.begin_dial(Cause.CONFIG, step)
 
@@ -348,7 +345,7 @@ def _remove(life: LifecycleState, _: RemoveRequested, step: Step) -> None:
 
 def _stop(life: LifecycleState, step: Step) -> None:
     life.stopped = True
-    life.end_watch(step)
+    life.end_watch()
     life.detach(step)
 
 
@@ -366,7 +363,7 @@ def _dial_succeeded(life: LifecycleState, dial: Dialing, event: DialSucceeded, s
     life.ever_connected = life.listed = True
     life.denied_since = None
     life.last_used = max(life.last_used, step.now)  # an idle time begins with the connection at the earliest
-    life.end_watch(step)
+    life.end_watch()
     life.timers[StandingDue] = step.now + life.policy.standing
     if life.policy.lazy:
         life.timers[IdleDue] = step.now + life.policy.idle_after
@@ -398,7 +395,7 @@ def _park(life: LifecycleState, event: Parked, step: Step) -> None:
 def _denied(life: LifecycleState, event: Denied, step: Step) -> None:
     life.dial = None
     life.detach(step)
-    life.end_watch(step)
+    life.end_watch()
     life.plan_denied(step, unconfirmed=event.unconfirmed)
 
 
@@ -499,15 +496,15 @@ def _list_again(life: LifecycleState, lease: LeaseState, step: Step) -> None:
         _plan_refresh(life, lease, step)
 
 
-def _closed(life: LifecycleState, event: Closed | AllClosed, step: Step) -> None:
+def _closed(life: LifecycleState, event: Closed, step: Step) -> None:
     life.closing.discard(event.generation)
     if event.error:
         step.do(Emit(CloseFailed(server=life.server, generation=event.generation, error=event.error, at=step.now)))
+    if life.state is State.DISABLING and not life.closing:
+        step.then = AllClosed()
 
 
-def _disabled(life: LifecycleState, event: AllClosed | CloseOverdue, step: Step) -> None:
-    if isinstance(event, AllClosed):
-        _closed(life, event, step)
+def _disabled(life: LifecycleState, _: AllClosed | CloseOverdue, step: Step) -> None:
     if life.enable_next:
         life.enable_next = False
         step.then = EnableRequested()

@@ -20,7 +20,6 @@ from holdfast.core.lifecycle.effects import (
     Effect,
     Emit,
     RetryPlanned,
-    StopAddressCheck,
 )
 from holdfast.core.lifecycle.events import (
     AddressCheckDue,
@@ -201,7 +200,7 @@ class LifecycleState:
         # Should this dial fail, the reconnect comes at its planned time: a probe must not postpone it again and again.
         retry_at = self.timers.get(RetryDue)
         self.timers.drop(RetryDue, SelfProbeDue, AddressCheckDue)
-        self.stop_address_check(self.address_watch.interrupt(), step)
+        self.address_watch.pending = None
         self.waiting = self.interest_at = None
         self.claim_used = self.claim_until is not None
         self.generation += 1
@@ -275,16 +274,11 @@ class LifecycleState:
         elif event.answers or (event.status == "transient" and self.address_watch.watching):
             at = self.address_watch.not_ready(step.now, self.policy)
         if at is None:
-            self.end_watch(step)
+            self.end_watch()
         else:
             self.timers[AddressCheckDue] = max(at, step.now + min(retry_after or 0.0, RETRY_AFTER_CAP))
 
-    def end_watch(self, step: Step) -> None:
+    def end_watch(self) -> None:
         """Stop watching the address."""
         self.timers.drop(AddressCheckDue)
-        self.stop_address_check(self.address_watch.end(), step)
-
-    def stop_address_check(self, number: int | None, step: Step) -> None:
-        """Cancel the address check that is under way, if there is one."""
-        if number is not None:
-            step.do(StopAddressCheck(number))
+        self.address_watch.end()
