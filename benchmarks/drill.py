@@ -22,7 +22,7 @@ from benchmarks.report import Check, Report, Row, median
 from holdfast.config.read import config_from_mapping
 from holdfast.config.settings import Limits
 from holdfast.config.spec import Config, ServerSpec
-from holdfast.core.lifecycle.effects import Transition
+from holdfast.core.lifecycle.events import Transition
 from holdfast.core.lifecycle.table import State
 from holdfast.core.redact import Redactor
 from holdfast.errors import HoldfastError

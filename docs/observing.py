@@ -11,7 +11,7 @@ from typing import get_args
 
 from holdfast.control.server.metrics import METHODS, METRICS, SECONDS, WAITS, Metric
 from holdfast.core import breaker
-from holdfast.core.lifecycle import effects
+from holdfast.core.lifecycle import events
 from holdfast.core.lifecycle.table import State
 from holdfast.hub import journal
 from holdfast.hub.journal import RECORDS, BreakerChanged, CallOutcome, OneClientRecord, event_name
@@ -102,7 +102,7 @@ def _fields(kind: type) -> Iterator[str]:
 
 def _notes(kind: type) -> dict[str, str]:
     """The text under each field in the source."""
-    module = effects if kind.__module__ == effects.__name__ else journal
+    module = events if kind.__module__ == events.__name__ else journal
     (found,) = [
         node
         for node in ast.parse(inspect.getsource(module)).body

@@ -13,7 +13,7 @@ from holdfast.auth.credentials import Logins
 from holdfast.auth.person_login import log_out
 from holdfast.auth.token_store import KeyringStorage, TokenStore
 from holdfast.core.breaker import BreakerState
-from holdfast.core.lifecycle.effects import Transition
+from holdfast.core.lifecycle.events import Transition
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import CallDenied, CallFailed, ServerDenied
 from holdfast.hub import registry

@@ -6,17 +6,20 @@ from typing import Any, ClassVar
 
 from holdfast.core.breaker import Breaker, BreakerEvent, BreakerState, Permit
 from holdfast.core.lifecycle.backoff import AddressWatch, LifecyclePolicy
-from holdfast.core.lifecycle.effects import Cause, Close, Effect, Withdraw
 from holdfast.core.lifecycle.events import (
     CallWaiting,
+    Cause,
+    Close,
     Closed,
     DialSucceeded,
+    Effect,
     Event,
     ReconnectRequested,
     RefreshFailed,
     RetryDue,
     SelfProbeDue,
     TransportLost,
+    Withdraw,
 )
 from holdfast.core.lifecycle.lifecycle import Lifecycle, Step
 from holdfast.core.machine import Machine

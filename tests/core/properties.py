@@ -11,31 +11,29 @@ from typing import Any
 
 from holdfast.core.breaker import Breaker, BreakerState, Outcome, Permit, Tripped
 from holdfast.core.lifecycle.backoff import AddressWatch, Timers
-from holdfast.core.lifecycle.effects import (
+from holdfast.core.lifecycle.events import (
+    AddressChecked,
     BreakerChanged,
     Cause,
     CheckAddress,
     Close,
-    Dial,
-    Effect,
-    Emit,
-    Publish,
-    Reinstate,
-)
-from holdfast.core.lifecycle.events import (
-    AddressChecked,
     Closed,
     ConfigChanged,
+    Dial,
     DialFailed,
     DialSucceeded,
     DisableRequested,
+    Effect,
+    Emit,
     EnableRequested,
     LivenessConfirmed,
     LivenessFailed,
     LoginSucceeded,
+    Publish,
     ReconnectRequested,
     RefreshFailed,
     RefreshSucceeded,
+    Reinstate,
     RemoveRequested,
     SessionExpired,
     ShutdownRequested,

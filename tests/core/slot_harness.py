@@ -12,27 +12,25 @@ from typing import TYPE_CHECKING, Protocol
 from holdfast.core.breaker import BreakerPolicy, Outcome, Permit, Refusal
 from holdfast.core.catalog import Catalog, Item, Listing
 from holdfast.core.lifecycle.backoff import LifecyclePolicy
-from holdfast.core.lifecycle.effects import (
+from holdfast.core.lifecycle.events import (
+    AddressChecked,
     CheckAddress,
     Close,
     Dial,
-    Effect,
-    Emit,
-    Publish,
-    Record,
-    Reinstate,
-    WakeAt,
-    Withdraw,
-)
-from holdfast.core.lifecycle.events import (
-    AddressChecked,
     DialFailed,
     DialSucceeded,
+    Effect,
+    Emit,
     Event,
     OfDial,
     OfLease,
+    Publish,
+    Record,
+    Reinstate,
     StartRequested,
     Tick,
+    WakeAt,
+    Withdraw,
 )
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Machine

@@ -14,8 +14,15 @@ from holdfast.core.breaker import BreakerState, ClosedAgain, Outcome, Permit, Tr
 from holdfast.core.catalog import Listing
 from holdfast.core.hub_record import HUB_VERSION, ServerRecord, hub_warns, read_records, speaks_hub
 from holdfast.core.lifecycle.backoff import LifecyclePolicy
-from holdfast.core.lifecycle.effects import AccessChanged, BreakerChanged, Emit, Transition
-from holdfast.core.lifecycle.events import DialSucceeded, StartRequested, TransportLost
+from holdfast.core.lifecycle.events import (
+    AccessChanged,
+    BreakerChanged,
+    DialSucceeded,
+    Emit,
+    StartRequested,
+    Transition,
+    TransportLost,
+)
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health, Machine
 from holdfast.core.messages import for_user

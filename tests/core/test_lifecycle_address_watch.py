@@ -5,8 +5,14 @@ from itertools import pairwise
 import pytest
 
 from holdfast.core.lifecycle.backoff import LifecyclePolicy
-from holdfast.core.lifecycle.effects import Cause, CheckAddress
-from holdfast.core.lifecycle.events import AddressChecked, DisableRequested, ReconnectRequested, TransportLost
+from holdfast.core.lifecycle.events import (
+    AddressChecked,
+    Cause,
+    CheckAddress,
+    DisableRequested,
+    ReconnectRequested,
+    TransportLost,
+)
 from holdfast.core.lifecycle.table import State
 from tests.core.slot_harness import SlotHarness, connected, started
 

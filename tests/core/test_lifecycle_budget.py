@@ -3,22 +3,20 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.lifecycle.backoff import LifecyclePolicy
-from holdfast.core.lifecycle.effects import (
-    Cause,
-    Close,
-    CloseFailed,
-    Dial,
-    Emit,
-    RetryPlanned,
-)
 from holdfast.core.lifecycle.events import (
     CallTransportFailed,
+    Cause,
+    Close,
     Closed,
+    CloseFailed,
     ConfigChanged,
+    Dial,
     DialSucceeded,
+    Emit,
     ReconnectRequested,
     RefreshFailed,
     RefreshSucceeded,
+    RetryPlanned,
     TransportLost,
 )
 from holdfast.core.lifecycle.table import State

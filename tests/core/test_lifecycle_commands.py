@@ -2,29 +2,27 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.lifecycle.effects import (
+from holdfast.core.lifecycle.events import (
     Cause,
     Close,
-    Dial,
-    Emit,
-    RetryPlanned,
-    Transition,
-    WakeAt,
-)
-from holdfast.core.lifecycle.events import (
     Closed,
     ConfigChanged,
+    Dial,
     DialSucceeded,
     DisableRequested,
+    Emit,
     EnableRequested,
     LoginSucceeded,
     ReconnectRequested,
     RefreshFailed,
     RemoveRequested,
+    RetryPlanned,
     ShutdownRequested,
     StartRequested,
     Tick,
+    Transition,
     TransportLost,
+    WakeAt,
 )
 from holdfast.core.lifecycle.table import State
 from holdfast.core.messages import for_user

@@ -6,12 +6,17 @@ import pytest
 
 from holdfast.core.breaker import Outcome, Permit, Refusal, RefusalReason
 from holdfast.core.lifecycle.backoff import LifecyclePolicy
-from holdfast.core.lifecycle.effects import AccessChanged, Cause, Close, Dial, Emit, RefreshNow
 from holdfast.core.lifecycle.events import (
+    AccessChanged,
+    Cause,
+    Close,
     ConfigChanged,
+    Dial,
+    Emit,
     LoginSucceeded,
     ReconnectRequested,
     RefreshFailed,
+    RefreshNow,
     RefreshSucceeded,
     TransportLost,
 )

@@ -4,8 +4,7 @@ import pytest
 
 from holdfast.core.breaker import Outcome
 from holdfast.core.lifecycle.backoff import LifecyclePolicy
-from holdfast.core.lifecycle.effects import Cause, Close
-from holdfast.core.lifecycle.events import StartRequested
+from holdfast.core.lifecycle.events import Cause, Close, StartRequested
 from holdfast.core.lifecycle.table import State
 from tests.core.slot_harness import SlotHarness, started
 

@@ -2,13 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.lifecycle.effects import (
+from holdfast.core.lifecycle.events import (
+    CallTimedOut,
     Cause,
     Close,
     Dial,
-)
-from holdfast.core.lifecycle.events import (
-    CallTimedOut,
     LivenessConfirmed,
     LivenessFailed,
     SessionExpired,

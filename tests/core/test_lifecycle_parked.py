@@ -5,10 +5,8 @@ from itertools import pairwise
 import pytest
 
 from holdfast.core.lifecycle.backoff import LifecyclePolicy
-from holdfast.core.lifecycle.effects import (
-    Cause,
-)
 from holdfast.core.lifecycle.events import (
+    Cause,
     ConfigChanged,
     LoginSucceeded,
     ReconnectRequested,

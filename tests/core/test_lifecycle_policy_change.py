@@ -8,8 +8,7 @@ import pytest
 
 from holdfast.core.breaker import Breaker, BreakerPolicy, BreakerState, Refusal
 from holdfast.core.lifecycle.backoff import LifecyclePolicy
-from holdfast.core.lifecycle.effects import Cause, Effect, RefreshNow
-from holdfast.core.lifecycle.events import RefreshSucceeded, ShutdownRequested, TransportLost
+from holdfast.core.lifecycle.events import Cause, Effect, RefreshNow, RefreshSucceeded, ShutdownRequested, TransportLost
 from holdfast.core.lifecycle.table import State
 from tests.core.slot_harness import SlotHarness, connected, started
 

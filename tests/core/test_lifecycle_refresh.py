@@ -3,8 +3,14 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.lifecycle.backoff import REFRESH_STEPS, LifecyclePolicy, aligned
-from holdfast.core.lifecycle.effects import Publish, RefreshNow
-from holdfast.core.lifecycle.events import ListChanged, RefreshFailed, RefreshSucceeded, TransportLost
+from holdfast.core.lifecycle.events import (
+    ListChanged,
+    Publish,
+    RefreshFailed,
+    RefreshNow,
+    RefreshSucceeded,
+    TransportLost,
+)
 from holdfast.core.lifecycle.table import State
 from tests.core.slot_harness import SlotHarness, connected, listing, started
 

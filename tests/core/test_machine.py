@@ -6,16 +6,14 @@ from itertools import pairwise
 import pytest
 
 from holdfast.core.breaker import BreakerState, ClosedAgain, Outcome, Permit, Tripped
-from holdfast.core.lifecycle.effects import (
+from holdfast.core.lifecycle.events import (
     BreakerChanged,
     Cause,
     CheckLiveness,
     Close,
-    Dial,
-)
-from holdfast.core.lifecycle.events import (
     Closed,
     ConfigChanged,
+    Dial,
     DisableRequested,
     EnableRequested,
     LivenessConfirmed,

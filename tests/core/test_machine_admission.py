@@ -4,11 +4,15 @@ import pytest
 
 from holdfast.core.breaker import BreakerState, Outcome, Permit, RefusalReason, Tripped
 from holdfast.core.lifecycle.backoff import LifecyclePolicy
-from holdfast.core.lifecycle.effects import (
+from holdfast.core.lifecycle.events import (
+    AddressChecked,
     BreakerChanged,
     Cause,
+    Closed,
+    DisableRequested,
+    RefreshFailed,
+    ShutdownRequested,
 )
-from holdfast.core.lifecycle.events import AddressChecked, Closed, DisableRequested, RefreshFailed, ShutdownRequested
 from holdfast.core.lifecycle.table import State
 from tests.core.slot_harness import SlotHarness, connected, started
 

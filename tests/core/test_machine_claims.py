@@ -8,15 +8,19 @@ import pytest
 
 from holdfast.core.breaker import BreakerPolicy, Outcome, Refusal, RefusalReason
 from holdfast.core.lifecycle.backoff import LifecyclePolicy
-from holdfast.core.lifecycle.effects import ClaimProbe, Effect, RefreshNow, ReleaseProbe, ShareEvidence
 from holdfast.core.lifecycle.events import (
     ClaimExpired,
     ClaimGranted,
+    ClaimProbe,
     DisableRequested,
+    Effect,
     PeerPublished,
     PeerRecovered,
     PeerTripped,
     ReconnectRequested,
+    RefreshNow,
+    ReleaseProbe,
+    ShareEvidence,
     TransportLost,
 )
 from holdfast.core.lifecycle.table import State

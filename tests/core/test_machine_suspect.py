@@ -6,10 +6,11 @@ import pytest
 
 from holdfast.core.breaker import BreakerState, Outcome, Permit
 from holdfast.core.catalog import Listing
-from holdfast.core.lifecycle.effects import CheckLiveness, Effect
 from holdfast.core.lifecycle.events import (
+    CheckLiveness,
     DialFailed,
     DialSucceeded,
+    Effect,
     LivenessConfirmed,
     LivenessFailed,
     ReconnectRequested,

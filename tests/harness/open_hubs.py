@@ -10,7 +10,7 @@ import anyio
 
 from holdfast.config.read import config_from_mapping
 from holdfast.config.spec import Config
-from holdfast.core.lifecycle.effects import BreakerChanged, RetryPlanned, Transition
+from holdfast.core.lifecycle.events import BreakerChanged, RetryPlanned, Transition
 from holdfast.core.lifecycle.table import State
 from holdfast.fleet.fleet import Fleet
 from holdfast.hub.hub import Hub

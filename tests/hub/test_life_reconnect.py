@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from holdfast.core.breaker import BreakerState
-from holdfast.core.lifecycle.effects import CloseFailed, RetryPlanned
+from holdfast.core.lifecycle.events import CloseFailed, RetryPlanned
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import CallFailed, ConnectionClosed, ServerNotReady, ServerPermanentlyFailed
 from holdfast.hub import slot

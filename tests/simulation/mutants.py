@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.core import (
+    Effect,
     FleetExchange,
     FleetMember,
     FleetRecord,
     Machine,
-    effects as do,
     events as on,
 )
 from holdfast.core.lifecycle.events import Event
@@ -92,7 +92,7 @@ class _NotStale(Lifecycle):
             return False
         return super().is_stale(event)
 
-    def apply(self, event: Event, now: float, *, chance: float = 0.0) -> list[do.Effect]:
+    def apply(self, event: Event, now: float, *, chance: float = 0.0) -> list[Effect]:
         if isinstance(event, on.DialSucceeded) and self.dial is not None and self.dial.generation != event.generation:
             event = replace(event, generation=self.dial.generation)
         return super().apply(event, now, chance=chance)
@@ -105,7 +105,7 @@ class StaleGeneration(Machine):
         super().__init__(server, **options)
         self.life = _NotStale(server, options["lifecycle"])
 
-    def handle(self, event: Event, now: float, *, chance: float = 0.0) -> tuple[do.Effect, ...]:
+    def handle(self, event: Event, now: float, *, chance: float = 0.0) -> tuple[Effect, ...]:
         dialing = self.life.dial
         if isinstance(event, on.DialSucceeded) and dialing is not None and dialing.generation != event.generation:
             event = replace(event, generation=dialing.generation)

@@ -10,7 +10,13 @@ from holdfast.core import (
     Alone,
     BreakerPolicy,
     Catalog,
+    CheckAddress,
+    CheckLiveness,
+    ClaimProbe,
+    Close,
     Connected,
+    Dial,
+    Effect,
     FleetExchange,
     FleetMember,
     FleetRecord,
@@ -23,10 +29,16 @@ from holdfast.core import (
     Machine,
     NameKey,
     Outcome,
+    Publish,
     RecordLearned,
+    RefreshNow,
     Refusal,
+    Reinstate,
+    ReleaseProbe,
+    ShareEvidence,
     Unused,
-    effects as do,
+    WakeAt,
+    Withdraw,
     events as on,
     evidence_event,
     evidence_value,
@@ -171,45 +183,45 @@ class Replica:
         for effect in effects:
             self._do(server, slot, effect)
 
-    def _do(self, server: str, slot: _Slot, effect: do.Effect) -> None:  # noqa: PLR0912 - one arm for each effect
+    def _do(self, server: str, slot: _Slot, effect: Effect) -> None:  # noqa: PLR0912 - one arm for each effect
         peer = self.world.servers[server]
         match effect:
-            case do.Dial(generation=generation, cause=cause):
+            case Dial(generation=generation, cause=cause):
                 self._dial(server, slot, peer, generation, cause.value)
-            case do.Close(generation=generation):
+            case Close(generation=generation):
                 slot.connections.pop(generation, None)
                 slot.dialing.discard(generation)
                 self.later(0.001, lambda: self.handle(server, on.Closed(generation)))
-            case do.WakeAt(at=at):
+            case WakeAt(at=at):
                 slot.wake += 1
                 if at is not None:
                     self._wake(server, slot, slot.wake, at)
-            case do.Publish(listing=listing):
+            case Publish(listing=listing):
                 self.published += 1
                 self.catalog = self.catalog.publish(listing)
                 told = {"text": listing.tools[0].raw["description"]}
                 self.member.write(record_key("listing", server), told, self.wall)
                 self._pin(server)
-            case do.Withdraw(removed=False):
+            case Withdraw(removed=False):
                 self.catalog = self.catalog.withdraw(server)
-            case do.Reinstate():
+            case Reinstate():
                 self.catalog = self.catalog.reinstate(server)
-            case do.CheckAddress(number=number):
+            case CheckAddress(number=number):
                 listens = peer.mode != "refuses" and self.world.reaches(self.name, server)
                 self.later(0.002 if listens else 0.01, lambda: self.handle(server, on.AddressChecked(number, listens)))
-            case do.RefreshNow(generation=generation):
+            case RefreshNow(generation=generation):
                 self._refresh(server, slot, peer, generation)
-            case do.CheckLiveness(generation=generation):
+            case CheckLiveness(generation=generation):
                 well = self._stands(slot, peer, server, generation) and peer.mode != "hangs"
                 event = on.LivenessConfirmed(generation) if well else on.LivenessFailed(generation, "no answer")
                 self.later(0.002 if well else PING_SECONDS, lambda: self.handle(server, event))
-            case do.ClaimProbe(at=at, round=number):
+            case ClaimProbe(at=at, round=number):
                 self.member.probes.want(server, at, number, self.world.now)
                 self.plan_exchange()
-            case do.ReleaseProbe(delay=delay):
+            case ReleaseProbe(delay=delay):
                 self.member.probes.release(server, delay)
                 self.plan_exchange()
-            case do.ShareEvidence(evidence=evidence):
+            case ShareEvidence(evidence=evidence):
                 self._share(server, evidence)
 
     def _pin(self, server: str) -> None:

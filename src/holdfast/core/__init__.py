@@ -92,19 +92,33 @@ if TYPE_CHECKING:
         speaks_hub as speaks_hub,
         told_number as told_number,
     )
-    from holdfast.core.lifecycle import effects as effects, events as events
+    from holdfast.core.lifecycle import events as events
     from holdfast.core.lifecycle.backoff import (
         LifecyclePolicy as LifecyclePolicy,
         delay as delay,
         to_milliseconds as to_milliseconds,
     )
-    from holdfast.core.lifecycle.effects import (
+    from holdfast.core.lifecycle.events import (
         AccessChanged as AccessChanged,
         BreakerChanged as BreakerChanged,
+        CheckAddress as CheckAddress,
+        CheckLiveness as CheckLiveness,
+        ClaimProbe as ClaimProbe,
+        Close as Close,
         CloseFailed as CloseFailed,
+        Dial as Dial,
+        Effect as Effect,
+        Emit as Emit,
+        Publish as Publish,
         Record as Record,
+        RefreshNow as RefreshNow,
+        Reinstate as Reinstate,
+        ReleaseProbe as ReleaseProbe,
         RetryPlanned as RetryPlanned,
+        ShareEvidence as ShareEvidence,
         Transition as Transition,
+        WakeAt as WakeAt,
+        Withdraw as Withdraw,
     )
     from holdfast.core.lifecycle.table import IllegalTransition as IllegalTransition, State as State
     from holdfast.core.machine import Health as Health, Machine as Machine

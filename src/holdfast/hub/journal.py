@@ -2,7 +2,7 @@
 
 The records come first, then the log line of each, then the warnings about unavailable servers (MSG-1 … MSG-3), one for
 each change of a classification, then the journal itself. The record goes with its log line, for logs that programs
-read. The records of the lifecycle are defined beside its effects (``core/lifecycle/effects.py``).
+read. The records of the lifecycle are defined beside its effects (``core/lifecycle/events.py``).
 """
 
 from __future__ import annotations

@@ -45,6 +45,13 @@ import anyio.abc
 from holdfast.config import UNIX, ServerSpec, Settings
 from holdfast.core import (
     Catalog,
+    CheckAddress,
+    CheckLiveness,
+    ClaimProbe,
+    Close,
+    Dial,
+    Effect,
+    Emit,
     Evidence,
     FailureRemedy,
     Health,
@@ -54,11 +61,17 @@ from holdfast.core import (
     Machine,
     Outcome,
     Permit,
+    Publish,
     Redactor,
+    RefreshNow,
     Refusal,
+    Reinstate,
+    ReleaseProbe,
     ServerRecord,
+    ShareEvidence,
     State,
-    effects as do,
+    WakeAt,
+    Withdraw,
     events as on,
     remedy_of,
 )
@@ -382,43 +395,43 @@ class Slot:
         if not before.connects_like(spec):
             self.handle(on.ConfigChanged(lazy=spec.lazy, watchable=watch_address(spec) is not None))
 
-    def _perform(self, effects: tuple[do.Effect, ...], cut: str | None = None) -> None:  # noqa: PLR0912 - one arm each
+    def _perform(self, effects: tuple[Effect, ...], cut: str | None = None) -> None:  # noqa: PLR0912 - one arm each
         """Do or start each effect, then wake all that wait; ``cut`` says why the hub itself ends a connection."""
         context, fleet = self._context, self._context.fleet
         for effect in effects:
             match effect:
-                case do.Dial(generation=generation):
+                case Dial(generation=generation):
                     self.leases.dial(self.spec, generation)
-                case do.Close(generation=generation):
+                case Close(generation=generation):
                     self.leases.close(generation, cut)
-                case do.RefreshNow(generation=generation):
+                case RefreshNow(generation=generation):
                     self.leases.refresh(self.spec, generation)
-                case do.CheckLiveness(generation=generation):
+                case CheckLiveness(generation=generation):
                     self.leases.check(generation)
-                case do.WakeAt(at=at):
+                case WakeAt(at=at):
                     self._wake_at = at
                     self._poked.set()
-                case do.Publish(listing=listing):
+                case Publish(listing=listing):
                     # The server behind a hub may not be up yet: its empty list must not replace the last good one.
                     lease = self.leases.get(listing.generation)
                     if lease is None or not lease.lists_nothing_yet:
                         context.host.publish(listing)
-                case do.Withdraw(removed=removed):
+                case Withdraw(removed=removed):
                     context.host.withdraw(self.id, removed=removed)
-                case do.Reinstate():
+                case Reinstate():
                     context.host.reinstate(self.id)
-                case do.CheckAddress(number=number):
+                case CheckAddress(number=number):
                     name, address = f"{self.id} address check {number}", watch_address(self.spec)
                     context.tasks.start_soon(_check_address, self.handle, address, number, name=name)
-                case do.Emit(record=record):
+                case Emit(record=record):
                     # What one client's connection does says nothing about the server's state for others.
                     own = OneClientRecord(server=self.id, record=record, principal=context.principal)
                     context.journal.write(own if context.one_client else record)
-                case do.ClaimProbe(at=at, round=number) if fleet is not None:
+                case ClaimProbe(at=at, round=number) if fleet is not None:
                     fleet.claim(self.id, at, number)
-                case do.ReleaseProbe(delay=delay) if fleet is not None:
+                case ReleaseProbe(delay=delay) if fleet is not None:
                     fleet.release(self.id, delay)
-                case do.ShareEvidence(evidence=evidence) if fleet is not None:
+                case ShareEvidence(evidence=evidence) if fleet is not None:
                     fleet.share(self.id, evidence)
                 case _:
                     pass  # a hub that is alone shares nothing

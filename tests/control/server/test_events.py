@@ -15,7 +15,7 @@ from holdfast.control.server import control_events as feeds
 from holdfast.control.server.control_events import EVENTS, KEEP_ALIVE, EventStream, _Follower, event_for
 from holdfast.control.server.views import AT_ONCE, History, HubInfo, Views
 from holdfast.core.breaker import ClosedAgain
-from holdfast.core.lifecycle.effects import AccessChanged, BreakerChanged, CloseFailed, RetryPlanned, Transition
+from holdfast.core.lifecycle.events import AccessChanged, BreakerChanged, CloseFailed, RetryPlanned, Transition
 from holdfast.core.lifecycle.table import State
 from holdfast.hub.hub import Hub
 from holdfast.hub.journal import CallEnded, HubRecord, Published, ToolApproved, ToolChanged

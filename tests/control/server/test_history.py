@@ -7,7 +7,7 @@ import pytest
 from holdfast.control.server import log_buffer as bounds
 from holdfast.control.server.log_buffer import LogBuffer
 from holdfast.control.server.views import STEP_SECONDS, STEPS, History, Tally
-from holdfast.core.lifecycle.effects import Transition
+from holdfast.core.lifecycle.events import Transition
 from holdfast.core.lifecycle.table import State
 from holdfast.core.redact import Redactor
 from holdfast.hub.journal import CallEnded, CallOutcome
