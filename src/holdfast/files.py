@@ -189,21 +189,13 @@ class FileLock:
         self._file = file
         self._descriptor: int | None = None
 
-    @property
-    def held(self) -> bool:
-        """Whether this object holds the lock."""
-        return self._descriptor is not None
-
-    def acquire(self) -> None:
-        """Take the lock; waits until it is free."""
-        self._take(fcntl.LOCK_EX)
-
     def try_acquire(self) -> bool:
         """Take the lock if it is free; returns whether this object holds it now."""
-        try:
-            self._take(fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
+        if self._descriptor is None:
+            try:
+                self._descriptor = _lock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
         return True
 
     def release(self) -> None:
@@ -211,17 +203,6 @@ class FileLock:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-
-    def _take(self, operation: int) -> None:
-        if self._descriptor is not None:
-            return
-        descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
-        try:
-            fcntl.flock(descriptor, operation)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        self._descriptor = descriptor
 
 
 @contextmanager
@@ -231,12 +212,21 @@ def locked(file: Path) -> Iterator[None]:
     The folder of the lock file is created, private, where there is none.
     """
     private_folder(file.parent)
-    lock = FileLock(file)
-    lock.acquire()
+    descriptor = _lock(file, fcntl.LOCK_EX)
     try:
         yield
     finally:
-        lock.release()
+        os.close(descriptor)
+
+
+def _lock(file: Path, operation: int) -> int:
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+    try:
+        fcntl.flock(descriptor, operation)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _sync_folder(folder: Path) -> None:

@@ -21,12 +21,12 @@ published in one step, and a listing that is equal to the last one makes no snap
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import merge
 from itertools import chain, count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from holdfast.core.names import (
     LONGEST_NAME,
@@ -49,9 +49,6 @@ from holdfast.core.names import (
     uri_leads,
     without_own_keys,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = [
     "Catalog",

@@ -119,6 +119,8 @@ class Verdict:
     hint: str = ""
     login: str = ""
     """The command that logs in, where a login would end the failure."""
+    scope: tuple[str, ...] = ()
+    """The scope that the server asks for in addition."""
     retry_after: float | None = None
     unconfirmed: bool = False
     """A denial that states no decision: it may be an outage of the authorization check."""
@@ -335,6 +337,7 @@ def _wants_scope(seen: HttpStatus, challenge: Challenge, login: Login) -> Verdic
             status="denied",
             reason=f"it asks for {named}, which the user's token does not have (HTTP {seen.status})",
             hint="write the scope into `credentials` of its definition, if the user may have it",
+            scope=challenge.scope,
         )
     paste = challenge.scope_to_paste
     command = f"{login.command} --scope {shlex.quote(paste)}" if paste else login.command
@@ -343,6 +346,7 @@ def _wants_scope(seen: HttpStatus, challenge: Challenge, login: Login) -> Verdic
         reason=f"it asks for {named}, which the login does not have (HTTP {seen.status}): run `{command}`",
         hint="what was granted before is kept",
         login=command,
+        scope=challenge.scope,
     )
 
 

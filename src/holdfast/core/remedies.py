@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from holdfast.core.classify import classify_evidence
-from holdfast.core.evidence import Evidence, HttpStatus, read_challenge
+from holdfast.core.evidence import Evidence
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
 from holdfast.core.messages import Failure, command_line, counted, for_user
@@ -58,7 +58,7 @@ def remedy_of(seen: Evidence | None, *, connected_before: bool = False) -> Failu
     if seen is None:
         return FailureRemedy()
     verdict = classify_evidence(seen, connected_before=connected_before)
-    return FailureRemedy(verdict.hint, verdict.login, _wanted_scope(seen))
+    return FailureRemedy(verdict.hint, verdict.login, verdict.scope)
 
 
 def text_for(health: Health, facts: Facts, *, now: datetime | None = None) -> ServerText:
@@ -143,10 +143,3 @@ def _run(command: str, health: Health) -> str:
 def sentence(text: str) -> str:
     """A hint as a sentence: a capital letter, and a full stop unless it is a question."""
     return f"{text[:1].upper()}{text[1:].rstrip('.')}{'' if text.endswith('?') else '.'}"
-
-
-def _wanted_scope(seen: Evidence) -> tuple[str, ...]:
-    if not isinstance(seen, HttpStatus) or seen.login is None:
-        return ()
-    challenge = read_challenge(seen.headers.get("www-authenticate", ""))
-    return tuple(challenge.scope) if challenge.wants_scope else ()

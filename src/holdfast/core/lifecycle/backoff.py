@@ -5,13 +5,10 @@ All times are in seconds. There is no clock here: the caller gives the time, and
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Container
-
-    from holdfast.core.lifecycle.events import Event
+from holdfast.core.lifecycle.events import Event
 
 __all__ = [
     "JITTER",
@@ -108,7 +105,7 @@ def aligned(at: float, period: float) -> float:
     return at - at % (period / REFRESH_STEPS)
 
 
-class Timers(dict["type[Event]", float]):
+class Timers(dict[type[Event], float]):
     """When each kind of timer event is due. At most one time for each kind; the caller gives the time."""
 
     def hasten(self, kind: type[Event], at: float) -> None:

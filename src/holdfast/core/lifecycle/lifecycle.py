@@ -21,9 +21,10 @@ What must never happen, and what excludes it:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.core.lifecycle.backoff import (
     RETRY_AFTER_CAP,
@@ -97,11 +98,7 @@ from holdfast.core.lifecycle.events import (
     Withdraw,
 )
 from holdfast.core.lifecycle.table import TRANSITIONS, State, next_state
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from holdfast.core.messages import FailureStatus
+from holdfast.core.messages import FailureStatus
 
 __all__ = ["ON_LEASE", "Lifecycle", "Step", "act", "adopt_policy", "judge"]
 

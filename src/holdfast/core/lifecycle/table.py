@@ -8,9 +8,9 @@ A pair in neither raises ``IllegalTransition`` before anything has changed.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from holdfast.core.lifecycle.events import (
     AddressCheckDue,
@@ -56,9 +56,6 @@ from holdfast.core.lifecycle.events import (
     TransportLost,
     WentIdle,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = ["MOVES", "STAYS", "TRANSITIONS", "IllegalTransition", "State", "diagram", "next_state"]
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeAlias
@@ -65,6 +65,7 @@ ProbeRight: TypeAlias = Granted | Unused
 
 @dataclass(slots=True)
 class _Want:
+    key: str
     at: float
     round: int
     ask_at: float
@@ -102,14 +103,12 @@ class ProbeClaims:
         self._hurry = hurry
         self._wants: dict[str, _Want] = {}
         self._held: dict[str, _Held] = {}
-        self._definitions: dict[str, str] = {}
         self.to_release: list[ClaimRelease] = []
         """What the store is to take back."""
         self._next_patience = 0.0
 
     def want(self, server: str, at: float | None, number: int, now: float, *, definition: str = "") -> None:
         """The right is needed at that time, or not any more. Each definition of a server has its own."""
-        self._definitions[server] = definition
         if at is None:
             self._wants.pop(server, None)
             return
@@ -119,7 +118,7 @@ class ProbeClaims:
             since = min(since, known.since)  # a turn that moved to an earlier time waits from then on
         turn = self.turns(server).index(self._replica)
         ask_at = at - LEAD_SECONDS if turn == 0 else at + GRACE_SECONDS * min(turn, LAST_TURN)
-        self._wants[server] = _Want(at, number, ask_at, since)
+        self._wants[server] = _Want(f"probe/{definition}/{server}", at, number, ask_at, since)
 
     def release(self, server: str, delay: float) -> None:
         """The right was used, or is not needed. The store is told soon, if it gave the right."""
@@ -151,11 +150,11 @@ class ProbeClaims:
 
     def claims(self, now: float) -> list[Claim]:
         """What is asked of the store now."""
-        due = ((want.ask_at, server) for server, want in self._wants.items() if want.ask_at <= now)
+        due = (want for want in self._wants.values() if want.ask_at <= now)
         # Each is asked again, unless an answer changes that.
         asked = [
-            Claim(_key(self._definitions, server), max(0.0, self._wants[server].at - now) + PROBE_SECONDS)
-            for _, server in heapq.nsmallest(BATCH, due)
+            Claim(want.key, max(0.0, want.at - now) + PROBE_SECONDS)
+            for want in heapq.nsmallest(BATCH, due, key=lambda want: want.ask_at)
         ]
         # Only a right that is in use is kept: one that waits for a call which does not come would shut out all others.
         kept = [
@@ -173,7 +172,7 @@ class ProbeClaims:
         """Take the store's answer to a claim of an exchange that began at that time."""
         server = answer.key.split("/", 2)[2]
         held, want = self._held.get(server), self._wants.get(server)
-        if answer.key != _key(self._definitions, server):
+        if want is not None and want.key != answer.key:
             want = None  # the definition changed meanwhile
         if held is not None:
             if answer.granted and held.key == answer.key:
@@ -187,7 +186,7 @@ class ProbeClaims:
             # A holder that uses it gives it back at the end of the wait; the grace lets that release come first.
             want.ask_at = now + max(answer.wait, SOONEST_SECONDS) + (GRACE_SECONDS if answer.holder else 0.0)
             return []
-        return [self._grant(server, max(began, want.at) + PROBE_SECONDS, local=False)]
+        return [self._grant(server, want, max(began, want.at) + PROBE_SECONDS, local=False)]
 
     def tick(self, now: float, *, alone: bool) -> list[ProbeRight]:
         """What time alone brings: rights that end, and rights that a lone replica gives itself."""
@@ -205,7 +204,7 @@ class ProbeClaims:
             patience = 0.0 if alone else PATIENCE_SECONDS
             for server, want in list(self._wants.items()):
                 if want.at <= now and now - max(want.at, want.since) >= patience:
-                    happened.append(self._grant(server, now + PROBE_SECONDS, local=True))
+                    happened.append(self._grant(server, want, now + PROBE_SECONDS, local=True))
         return happened
 
     def next_tick(self, *, alone: bool) -> float | None:
@@ -213,14 +212,10 @@ class ProbeClaims:
         grants = [want.at for want in self._wants.values()] if alone else []
         return min([*grants, *(held.until for held in self._held.values())], default=None)
 
-    def _grant(self, server: str, until: float, *, local: bool) -> Granted:
-        self._wants.pop(server, None)
-        self._held[server] = _Held(_key(self._definitions, server), until, local)
+    def _grant(self, server: str, want: _Want, until: float, *, local: bool) -> Granted:
+        del self._wants[server]
+        self._held[server] = _Held(want.key, until, local)
         return Granted(server, until)
 
     def __repr__(self) -> str:
         return f"<ProbeClaims of {self._replica!r} wants={len(self._wants)} held={len(self._held)}>"
-
-
-def _key(definitions: Mapping[str, str], server: str) -> str:
-    return f"probe/{definitions.get(server, '')}/{server}"
