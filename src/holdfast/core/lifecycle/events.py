@@ -366,7 +366,7 @@ class CloseOverdue(Event):
     """A close takes longer than its limit."""
 
 
-# Judgements.
+# Judgements: what another event amounts to. They say that alone; what happened stays in the event that is judged.
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,28 +378,15 @@ class WentIdle(Event):
 class FailedRepeatedly(Event):
     """Too many consecutive failures: the connection still stands and is given up."""
 
-    reason: str = ""
-    status: FailureStatus = "transient"
-
 
 @dataclass(frozen=True, slots=True)
 class Parked(Event):
     """The reconnect budget is spent, or the first dial failed permanently: the server is parked."""
 
-    reason: str = ""
-    status: FailureStatus = "transient"
-    """The class of the failure that parked it."""
-    unreachable: bool = False
-    answers: bool = False
-    retry_after: float | None = None
-
 
 @dataclass(frozen=True, slots=True)
 class Denied(Event):
     """Loading was denied."""
-
-    reason: str = ""
-    unconfirmed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

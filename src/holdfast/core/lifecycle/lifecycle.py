@@ -320,21 +320,25 @@ class LifecycleState:
             self.plan_self_probe(step)
             self.denials = len(times)
 
-    def plan_address_check(self, step: Step, event: DialFailed | Parked) -> None:
+    def plan_address_check(self, step: Step, event: Event) -> None:
         """Plan address checks of an unreachable server, and dials of one that listens and is not ready.
 
         No other fault can be seen from outside.
         """
-        at: float | None = None
-        retry_after = event.retry_after
-        if event.unreachable and self.policy.watchable:
-            at = self.address_watch.unreachable(step.now, self.policy, known=self.ever_connected)
-        elif event.answers or (event.status == "transient" and self.address_watch.watching):
-            at = self.address_watch.not_ready(step.now, self.policy)
-        if at is None:
-            self.end_watch()
-        else:
-            self.timers[AddressCheckDue] = max(at, step.now + min(retry_after or 0.0, RETRY_AFTER_CAP))
+        watch, wait = self.address_watch, 0.0
+        match event:
+            case DialFailed(unreachable=True) | PeerTripped(unreachable=True) if self.policy.watchable:
+                at = watch.unreachable(step.now, self.policy, known=self.ever_connected)
+            case DialFailed(answers=True) | PeerTripped(answers=True):
+                at = watch.not_ready(step.now, self.policy)
+            case _ if self.evidence == "transient" and watch.watching:
+                at = watch.not_ready(step.now, self.policy)
+            case _:
+                return self.end_watch()
+        if isinstance(event, DialFailed):
+            wait = min(event.retry_after or 0.0, RETRY_AFTER_CAP)
+        self.timers[AddressCheckDue] = max(at, step.now + wait)
+        return None
 
     def end_watch(self) -> None:
         """Stop watching the address."""
@@ -356,10 +360,10 @@ class Lifecycle(LifecycleState):
         """
         step = Step(now, chance, then=event)
         while step.then is not None:
-            judged = judge(self, step.then, now)
-            step.then = None
-            self._change_state(next_state(self.state, type(judged)), judged, step)
-            act(self, judged, step)
+            current, step.then = step.then, None
+            kind = judge(self, current, now)
+            self._change_state(next_state(self.state, kind), kind, current, step)
+            act(self, kind, current, step)
         return step.effects
 
     def due(self, now: float) -> Iterator[Event]:
@@ -411,12 +415,12 @@ class Lifecycle(LifecycleState):
                 return self.lease is None or self.lease.generation != generation
         return False
 
-    def _change_state(self, new: State, event: Event, step: Step) -> None:
+    def _change_state(self, new: State, kind: type[Event], event: Event, step: Step) -> None:
         old, self.state = self.state, new
         reason: str = getattr(event, "reason", "")
         if new is not State.CONNECTED:
             self.reason = reason or self.reason
-            self.evidence = _evidence_of(event) or self.evidence
+            self.evidence = _evidence_of(kind, event) or self.evidence
         if new is old:
             return
         if new in _UP_OR_OFF:
@@ -435,7 +439,7 @@ class Lifecycle(LifecycleState):
                     server=self.server,
                     old=old,
                     new=new,
-                    cause=type(event).__name__,
+                    cause=kind.__name__,
                     at=step.now,
                     generation=self.generation,
                     reason=reason,
@@ -454,74 +458,66 @@ class Lifecycle(LifecycleState):
 
 _WELL = frozenset({State.CONNECTED, State.IDLE, State.DISABLING})
 _UP_OR_OFF = _WELL | {State.DISABLED, State.DISCONNECTED}
+_FAILURES = frozenset({DialFailed, Parked, FailedRepeatedly, Denied, TransportLost})
 
 
-def _evidence_of(event: Event) -> FailureStatus | None:
-    """The class of the failure that an event reports."""
-    match event:
-        case DialFailed() | Parked() | FailedRepeatedly():
-            return event.status
-        case Denied():
-            return "denied"
-        case TransportLost():
-            return "transient"
-    return None
+def _evidence_of(kind: type[Event], event: Event) -> FailureStatus | None:
+    """The class of the failure that an event reports, if that was judged to be one of the server."""
+    if kind not in _FAILURES:
+        return None
+    return event.status if isinstance(event, DialFailed | RefreshFailed | PeerTripped) else "transient"
 
 
-def judge(life: LifecycleState, event: Event, now: float) -> Event:
-    """What an event amounts to: the same event, or a judgement that the table has a row for.
+def judge(life: LifecycleState, event: Event, now: float) -> type[Event]:
+    """What an event amounts to: its own kind, or a judgement that the table has a row for.
 
     Reads the lifecycle and changes nothing: an event that the table then forbids leaves no trace.
     """
     match event:
         case StartRequested() if life.policy.lazy and life.listed and life.state is State.DISCONNECTED:
-            return WentIdle()  # a lazy server whose tools are known needs no connection before its first use
+            return WentIdle  # a lazy server whose tools are known needs no connection before its first use
         case DialFailed():
             return _judge_failed_dial(life, event)
         case TransportLost() if life.budget_spent():
-            return Parked(event.reason)
+            return Parked
         case RefreshFailed(status="denied"):
-            return _judge_denied_refresh(life, event)
+            return _judge_denied_refresh(life)
         case RefreshFailed() | CallTransportFailed() | LivenessFailed():
             return _judge_failure(life, event)
         # The same sum as the timer's: a rounding difference would make the timer fire for ever.
         case IdleDue() if life.calls == 0 and life.last_used + life.policy.idle_after <= now:
-            return WentIdle()
+            return WentIdle
         case PeerTripped(parked=True) if life.state is State.RECONNECTING and life.dial is None:
-            return Parked(event.reason, event.status, event.unreachable, event.answers)
-    return event
+            return Parked
+    return type(event)
 
 
-def _judge_failed_dial(life: LifecycleState, event: DialFailed) -> Event:
+def _judge_failed_dial(life: LifecycleState, event: DialFailed) -> type[Event]:
     if life.dial is not None and life.dial.again:
-        return event
+        return DialFailed
     if event.status == "denied":
-        return Denied(event.reason, event.unconfirmed)
+        return Denied
     no_hope = event.status == "permanent" and not life.ever_connected
-    if not (no_hope or life.budget_spent()):
-        return event
-    return Parked(event.reason, event.status, event.unreachable, event.answers, event.retry_after)
+    return Parked if no_hope or life.budget_spent() else DialFailed
 
 
-def _judge_denied_refresh(life: LifecycleState, event: RefreshFailed) -> Event:
+def _judge_denied_refresh(life: LifecycleState) -> type[Event]:
     """One denied listing proves nothing about the server; several in a row do."""
     denials = 1 + (life.lease.denials if life.lease is not None else 0)
-    return event if denials < life.policy.denied_refreshes else Denied(event.reason, event.unconfirmed)
+    return RefreshFailed if denials < life.policy.denied_refreshes else Denied
 
 
-def _judge_failure(life: LifecycleState, event: RefreshFailed | CallTransportFailed | LivenessFailed) -> Event:
+def _judge_failure(life: LifecycleState, event: RefreshFailed | CallTransportFailed | LivenessFailed) -> type[Event]:
     lease = life.lease
     failures = 1 + (lease.failures if lease is not None else 0)
     unanswered = isinstance(event, LivenessFailed) and lease is not None and lease.suspect
     if failures < life.policy.failures and not unanswered:
-        return event
-    status = event.status if isinstance(event, RefreshFailed) else "transient"
-    return Parked(event.reason, status) if life.budget_spent() else FailedRepeatedly(event.reason, status)
+        return type(event)
+    return Parked if life.budget_spent() else FailedRepeatedly
 
 
-def act(life: LifecycleState, event: Event, step: Step) -> None:
-    """Perform what follows from an event. The state is the new one already; the event is current and allowed."""
-    kind = type(event)
+def act(life: LifecycleState, kind: type[Event], event: Event, step: Step) -> None:
+    """Perform what follows from an event of a kind. The state is the new one already; the event is allowed."""
     if kind in _ON_DIAL and life.dial is not None:
         _ON_DIAL[kind](life, life.dial, event, step)
     elif kind in ON_LEASE and life.lease is not None:
@@ -627,7 +623,7 @@ def _dial_failed(life: LifecycleState, dial: Dialing, event: DialFailed, step: S
     life.plan_address_check(step, event)
 
 
-def _park(life: LifecycleState, event: Parked, step: Step) -> None:
+def _park(life: LifecycleState, event: Event, step: Step) -> None:
     life.charge()  # before the dial or the connection is gone: its cause decides whether the budget pays
     if life.dial is None and life.lease is None:
         life.attempts = len(life.policy.backoff)  # a peer spent the budget
@@ -638,7 +634,7 @@ def _park(life: LifecycleState, event: Parked, step: Step) -> None:
     life.plan_self_probe(step)
 
 
-def _denied(life: LifecycleState, event: Denied, step: Step) -> None:
+def _denied(life: LifecycleState, event: DialFailed | RefreshFailed, step: Step) -> None:
     life.dial = None
     life.detach(step)
     life.end_watch()
@@ -717,7 +713,7 @@ def _lost(life: LifecycleState, _: TransportLost, step: Step) -> None:
         life.plan_retry(step, share=1.0 if life.attempts else life.policy.after_loss)
 
 
-def _failed_repeatedly(life: LifecycleState, _: FailedRepeatedly, step: Step) -> None:
+def _failed_repeatedly(life: LifecycleState, _: Event, step: Step) -> None:
     life.charge()
     life.detach(step)
     life.plan_retry(step)
