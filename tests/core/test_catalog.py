@@ -61,10 +61,8 @@ def test_a_prefix_takes_the_place_of_the_servers_id_and_an_empty_one_leaves_the_
 def test_a_name_of_the_hub_is_given_to_no_server_and_said_to_be_the_hubs() -> None:
     made = catalog(tools("bare", "holdfast_status", "find_tools"), tools("holdfast", "call"), bare="")
     assert not [name for name in shown(made) if is_own_name(name)]
-    taken = [(one.wanted, one.holder) for one in made.collisions]
-    assert taken == [
-        (name, NameKey(Kind.TOOL, "", name)) for name in ("holdfast_status", "find_tools", "holdfast__call")
-    ]
+    taken = [(one.wanted, one.of_hub) for one in made.collisions]
+    assert taken == [(name, True) for name in ("holdfast_status", "find_tools", "holdfast__call")]
     for name in ("holdfast_status", "find_tools", "holdfast__call"):
         assert isinstance(made.resolve(name), Unknown)
         assert list(made.possible_owners(name)) == [], "no server is asked for it"
@@ -107,8 +105,7 @@ def test_a_collision_concerns_one_tool_and_is_reported() -> None:
     assert ALLOWED.fullmatch(suffixed)
     (collision,) = made.collisions
     assert collision.key == NameKey(Kind.TOOL, "a", "b__c")
-    assert collision.holder == NameKey(Kind.TOOL, "a__b", "c")
-    assert (collision.wanted, collision.given) == (plain, suffixed)
+    assert (collision.wanted, collision.given, collision.of_hub) == (plain, suffixed, False)
 
 
 def test_a_name_never_comes_to_mean_another_servers_tool() -> None:

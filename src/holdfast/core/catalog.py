@@ -188,8 +188,11 @@ class Collision:
     key: NameKey
     wanted: str
     given: str
-    holder: NameKey
-    """Its server is empty for a name that is the hub's own."""
+
+    @property
+    def of_hub(self) -> bool:
+        """Whether the name is the hub's own."""
+        return is_own_uri(self.wanted) if self.key.kind in BY_URI else is_own_name(self.wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -573,7 +576,7 @@ class _Namer:
             for item in listing.of(kind):
                 key = NameKey(kind, self._server, item.name)
                 if kind in BY_URI and is_own_uri(item.name):
-                    self._new.append(Collision(key, item.name, "", NameKey(kind, "", item.name)))
+                    self._new.append(Collision(key, item.name, ""))
                 elif key not in seen:
                     seen.add(key)
                     name = self._uri_name(key) if kind in BY_URI else self._tool_name(key)
@@ -613,37 +616,22 @@ class _Namer:
         given = _tool_name(key, self._prefix, self._prefixes, self._longest)
         wanted = base_name(key.kind, key.server, key.original, self._written, self._longest)
         if given != wanted:
-            self._report(key, wanted, given)
+            self._new.append(Collision(key, wanted, given))
         if self.owners.get((key.kind, given), key) != key:
             given = self._free(key, wanted)  # two hashes are equal: one in four billion
         self._give(key, given)
         return given
 
-    def _report(self, key: NameKey, wanted: str, given: str) -> None:
-        """Report a name that belongs to the hub, or to the prefix of another server."""
-        if is_own_name(wanted):
-            self._new.append(Collision(key, wanted, given, NameKey(key.kind, "", wanted)))
-            return
-        other = claiming_prefix(wanted, self._prefix, self._prefixes)
-        if other is None:
-            other = self._server if self._written is None else self._written
-        holder = NameKey(key.kind, self._prefixes[other], wanted.removeprefix(lead_of(other)))
-        self._new.append(Collision(key, wanted, given, holder))
-
     def _uri_name(self, key: NameKey) -> str:
-        wanted = base_name(key.kind, key.server, key.original, None)
+        given = wanted = key.original
         holder = self.owners.get((key.kind, wanted))
-        given = wanted
-        if other := named_server(wanted, self._uri_leads, but=key.server):
+        # By the order of the file, not of the listings: who is up first must not decide what a URI means.
+        is_held = holder is not None and self._rank[holder.server] < self._rank[key.server]
+        if is_held or named_server(wanted, self._uri_leads, but=key.server):
             given = self._free(key, wanted)
-            self._new.append(Collision(key, wanted, given, NameKey(key.kind, other, wanted)))
+            self._new.append(Collision(key, wanted, given))
         elif holder is not None and holder.server != key.server:
-            # By the order of the file, not of the listings: who is up first must not decide what a URI means.
-            if self._rank[holder.server] < self._rank[key.server]:
-                given = self._free(key, wanted)
-                self._new.append(Collision(key, wanted, given, holder))
-            else:
-                self._rename(holder, wanted, key)
+            self._rename(holder, wanted)
         self._give(key, given)
         return given
 
@@ -663,10 +651,10 @@ class _Namer:
     def _rank(self) -> Mapping[str, int]:
         return {name: rank for rank, name in enumerate(self.servers)}
 
-    def _rename(self, holder: NameKey, wanted: str, winner: NameKey) -> None:
+    def _rename(self, holder: NameKey, wanted: str) -> None:
         given = self._renamed[holder] = self._free(holder, wanted)
         self._give(holder, given)
-        self._new.append(Collision(holder, wanted, given, winner))
+        self._new.append(Collision(holder, wanted, given))
 
     def _free(self, key: NameKey, wanted: str) -> str:
         own = (f"{self._uri_leads[key.server][0]}{key.original}",) if key.kind in BY_URI else ()

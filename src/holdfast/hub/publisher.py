@@ -451,7 +451,7 @@ def findings(
     """What is wrong with some servers, or all, that are up all the same, in words. It names what ``shows`` allows."""
     taken: dict[str, list[Collision]] = {}
     for one in catalog.collisions:
-        if not one.holder.server and shows(one.key):
+        if one.of_hub and shows(one.key):
             taken.setdefault(one.key.server, []).append(one)
     asked = catalog.servers if servers is None else servers
     return {one: words for one in asked if (words := _finding(catalog, one, taken.get(one, ())))}

@@ -233,7 +233,7 @@ class _ScriptedConnection:
         state.arrival.set()
         state.arrival = asyncio.Event()
         if state.fault is Fault.HANG:
-            await _first_of(state.healed.wait(), self._reader.read(1))
+            await state.healed.wait()
         if state.fault is Fault.DIE or self._reader.at_eof():
             self._writer.close()
         elif state.fault is Fault.DENY:
@@ -333,17 +333,6 @@ async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
 def _head(status: int, headers: Mapping[str, str]) -> bytes:
     lines = [f"HTTP/1.1 {status} {_REASONS[status]}", *(f"{name}: {value}" for name, value in headers.items())]
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
-
-
-async def _first_of(*waits: Awaitable[object]) -> None:
-    """Wait for the first of them, and cancel the others."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 CLEANUPS = 20
