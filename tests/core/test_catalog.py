@@ -87,7 +87,7 @@ def test_a_long_or_odd_name_is_shortened_within_what_clients_accept(server: str,
 
 
 def test_a_shortened_name_is_the_same_in_every_run() -> None:
-    assert base_name(Kind.TOOL, "git hub", "search", None) == "git_hub__search_d7556186"
+    assert base_name("git hub", "search", None) == "git_hub__search_d7556186"
 
 
 def test_names_that_differ_only_in_what_was_cut_off_stay_apart() -> None:

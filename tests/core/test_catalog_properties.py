@@ -18,7 +18,6 @@ from hypothesis.stateful import (
 
 from holdfast.core import catalog as catalogs, names
 from holdfast.core.catalog import Catalog, Item, Listing, NameKey
-from holdfast.core.names import Kind
 from tests.core.pinned import CATALOG, play
 
 SETTINGS = settings(
@@ -186,7 +185,7 @@ def test_a_search_finds_the_mutant(mutant: type[Catalog], broken: str) -> None:
 
 
 def test_a_catalog_that_does_not_check_names_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def joined(kind: Kind, server: str, original: str, prefix: str | None, longest: int) -> str:
+    def joined(server: str, original: str, prefix: str | None, longest: int) -> str:
         return f"{server if prefix is None else prefix}__{original}"
 
     monkeypatch.setattr(catalogs, "base_name", joined)

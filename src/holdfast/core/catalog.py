@@ -46,6 +46,7 @@ from holdfast.core.names import (
     named_server,
     nearest,
     shortened_tails,
+    uri_lead,
     uri_leads,
     without_own_keys,
 )
@@ -318,11 +319,11 @@ class CatalogNames:
         return {server: prefix for prefix, server in self.prefixes.items()}
 
     @cached_property
-    def keys(self) -> Mapping[tuple[Kind, str], list[NameKey]]:
-        """All items that have a name, by kind and server."""
-        keys: dict[tuple[Kind, str], list[NameKey]] = {}
+    def keys(self) -> Mapping[str, list[NameKey]]:
+        """All items that have a name, by server, the oldest first."""
+        keys: dict[str, list[NameKey]] = {}
         for key in self.names:
-            keys.setdefault((key.kind, key.server), []).append(key)
+            keys.setdefault(key.server, []).append(key)
         return keys
 
     @cached_property
@@ -506,7 +507,8 @@ def _former_of(catalog: CatalogNames, server: str, name: str, kind: Kind) -> Nam
     found = hash_in(name)
     if found is None or not (tails := shortened_tails(name, server, prefix)):
         return None
-    return next((key for key in catalog.keys.get((kind, server), ()) if _is_shortened(key, found, tails)), None)
+    of_kind = (key for key in catalog.keys.get(server, ()) if key.kind is kind)
+    return next((key for key in of_kind if _is_shortened(key, found, tails)), None)
 
 
 def _leads_of(catalog: CatalogNames, name: str) -> list[tuple[str, str]]:
@@ -524,13 +526,13 @@ BY_URI = frozenset({Kind.RESOURCE, Kind.TEMPLATE})
 
 def _tool_name(key: NameKey, prefix: str, prefixes: Mapping[str, str], longest: int) -> str:
     """The name of a tool or a prompt: from its server's prefix, unless it falls under a longer one, or is the hub's."""
-    wanted = base_name(key.kind, key.server, key.original, prefix, longest)
+    wanted = base_name(key.server, key.original, prefix, longest)
     if is_own_name(wanted):
         wanted = f"{key.server}__{key.original}"
         wanted = f"mcp_{wanted}" if is_own_name(wanted) else wanted
     elif claiming_prefix(wanted, prefix, prefixes) is None:
         return wanted
-    return distinct_name(key.kind, key.server, key.original, wanted, 0, longest)
+    return distinct_name(key.server, key.original, wanted, 0, longest)
 
 
 def _is_shortened(key: NameKey, found: str, tails: tuple[str, ...]) -> bool:
@@ -546,9 +548,7 @@ class _Namer:
         self.names = dict(catalog.names)
         self.owners = dict(catalog.owners)
         self.collisions = [*catalog.collisions]
-        self._longest = catalog.longest
-        self._prefixes = catalog.prefixes
-        self._own_prefixes = catalog.own_prefixes
+        self._before = catalog
         self._server = self._prefix = ""
         self._written: str | None = None
         self._new: list[Collision] = []
@@ -559,7 +559,7 @@ class _Namer:
         """Name the items of one listing."""
         server = self._server = listing.server
         before = self.servers[server]
-        self._prefix, self._written = self._own_prefixes[server], before.prefix
+        self._prefix, self._written = self._before.own_prefixes[server], before.prefix
         self._new, self._renamed = [], {}
         seen: set[NameKey] = set()
         entries = tuple(self._entries(listing, seen))
@@ -596,7 +596,7 @@ class _Namer:
         }
 
     def _forget_all_but(self, listed: set[NameKey]) -> None:
-        unlisted = [key for key in self._known.get(self._server, ()) if key not in listed]
+        unlisted = [key for key in self._before.keys.get(self._server, ()) if key not in listed]
         # The oldest go first. A name that is forgotten is "unknown" again, and no other server's.
         for key in unlisted[:-REMEMBERED]:
             self._release(key, self.names.pop(key))
@@ -613,8 +613,9 @@ class _Namer:
             del self.owners[key.kind, name]
 
     def _tool_name(self, key: NameKey) -> str:
-        given = _tool_name(key, self._prefix, self._prefixes, self._longest)
-        wanted = base_name(key.kind, key.server, key.original, self._written, self._longest)
+        longest = self._before.longest
+        given = _tool_name(key, self._prefix, self._before.prefixes, longest)
+        wanted = base_name(key.server, key.original, self._written, longest)
         if given != wanted:
             self._new.append(Collision(key, wanted, given))
         if self.owners.get((key.kind, given), key) != key:
@@ -640,14 +641,6 @@ class _Namer:
         return uri_leads(self.servers)
 
     @cached_property
-    def _known(self) -> Mapping[str, list[NameKey]]:
-        """What each server had listed before."""
-        known: dict[str, list[NameKey]] = {}
-        for key in self.names:
-            known.setdefault(key.server, []).append(key)
-        return known
-
-    @cached_property
     def _rank(self) -> Mapping[str, int]:
         return {name: rank for rank, name in enumerate(self.servers)}
 
@@ -657,9 +650,14 @@ class _Namer:
         self._new.append(Collision(holder, wanted, given))
 
     def _free(self, key: NameKey, wanted: str) -> str:
-        own = (f"{self._uri_leads[key.server][0]}{key.original}",) if key.kind in BY_URI else ()
-        others = (distinct_name(key.kind, key.server, key.original, wanted, turn, self._longest) for turn in count())
-        return next(name for name in chain(own, others) if self.owners.get((key.kind, name), key) == key)
+        names: Iterator[str]
+        if key.kind in BY_URI:
+            leads = chain(self._uri_leads[key.server][:1], (uri_lead(key.server, turn) for turn in count()))
+            names = (lead + key.original for lead in leads)
+        else:
+            longest = self._before.longest
+            names = (distinct_name(key.server, key.original, wanted, turn, longest) for turn in count())
+        return next(name for name in names if self.owners.get((key.kind, name), key) == key)
 
 
 def _changed_kinds(before: CatalogSource | None, after: CatalogSource | None) -> ChangedKinds:

@@ -120,7 +120,6 @@ _HASHED = re.compile(rf".*_([0-9a-f]{{{HASH_DIGITS}}})", re.DOTALL)
 _FITS = re.compile(r"[A-Za-z0-9_-]+")
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
 _NOT_SCHEME = re.compile(r"[^A-Za-z0-9.-]")
-_BY_URI = frozenset({Kind.RESOURCE, Kind.TEMPLATE})
 
 
 def cutting_clients(server: str, tool: str) -> tuple[str, ...]:
@@ -159,10 +158,8 @@ def claiming_prefix(name: str, own: str, prefixes: Mapping[str, str]) -> str | N
     return None
 
 
-def base_name(kind: Kind, server: str, original: str, prefix: str | None, longest: int = NAME_LENGTH) -> str:
-    """The name of an item, unless another item has it already."""
-    if kind in _BY_URI:
-        return original
+def base_name(server: str, original: str, prefix: str | None, longest: int = NAME_LENGTH) -> str:
+    """The name of a tool or a prompt, unless another one has it already."""
     lead = server if prefix is None else prefix
     joined = lead_of(lead) + original
     if len(joined) <= longest and _FITS.fullmatch(joined):
@@ -175,10 +172,8 @@ def lead_of(prefix: str) -> str:
     return f"{prefix}__" if prefix else ""
 
 
-def distinct_name(kind: Kind, server: str, original: str, wanted: str, turn: int, longest: int = NAME_LENGTH) -> str:
-    """Another name for an item when its own is taken; ``turn`` counts up until one is free."""
-    if kind in _BY_URI:
-        return uri_lead(server, turn) + original
+def distinct_name(server: str, original: str, wanted: str, turn: int, longest: int = NAME_LENGTH) -> str:
+    """Another name for a tool or a prompt when its own is taken; ``turn`` counts up until one is free."""
     return f"{_cut(wanted, longest)}_{_digest(server, original, str(turn) if turn else '')}"
 
 

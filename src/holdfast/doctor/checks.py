@@ -34,7 +34,6 @@ from holdfast.core import (
     NAME_LENGTH,
     CommandUnusable,
     Evidence,
-    Kind,
     NetworkFailure,
     TimedOut,
     TlsFailure,
@@ -564,7 +563,7 @@ def _faults(case: Case, names: list[str], listed: Mapping[str, Mapping[str, Any]
 def _cut_names(case: Case, listed: Iterable[str]) -> Iterator[Finding]:
     """Names that do not fit behind the prefix of a client: at the endpoint of all servers, and at the server's own."""
     spec, longest = case.spec, case.tools.settings.name_length
-    given = [base_name(Kind.TOOL, spec.id, name, spec.prefix, longest) for name in listed]
+    given = [base_name(spec.id, name, spec.prefix, longest) for name in listed]
     if cut := [name for name in given if cutting_clients(HUB_NAME, name)]:
         yield finding(
             "HF-TOOLS-CUT",

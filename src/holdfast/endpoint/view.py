@@ -320,7 +320,7 @@ class _LookedUp:
                 spec = self.config.servers.get(entry.server)
                 if spec is None or spec.folder != self._view.folder:
                     continue
-                name = base_name(kind, spec.plain_name, entry.original, spec.prefix, self.catalog.longest)
+                name = base_name(spec.plain_name, entry.original, spec.prefix, self.catalog.longest)
                 other = self.catalog.entry(name, kind)
                 if other is None or not self._view.covers(other.server):
                     names[entry.key] = name
