@@ -386,7 +386,10 @@ def mask_url(url: str) -> str:
     shown = _hide_named(_USER_INFO.sub(MASK, plain(cut(url))))
     start = _AUTHORITY.match(shown)
     at = start.end() if start else 0
-    return shown[:at] + _hide_in_url(shown[at:])
+    return shown[:at] + _URL_PIECE.sub(
+        lambda piece: MASK if _is_secret_place(piece[0]) else piece[0],
+        shown[at:],
+    )
 
 
 def secrets_in_url(url: str) -> list[str]:
@@ -460,10 +463,6 @@ def _shown_word(found: re.Match[str]) -> str:
     if "/" in word and has_secret_shape(word):
         return MASK
     return _SEGMENT.sub(lambda segment: MASK if has_secret_shape(segment[0]) else segment[0], word)
-
-
-def _hide_in_url(path: str) -> str:
-    return _URL_PIECE.sub(lambda piece: MASK if _is_secret_place(piece[0]) else piece[0], path)
 
 
 def _is_secret_place(piece: str) -> bool:

@@ -49,8 +49,8 @@ class Fault(Enum):
     """Every request is answered with 503, as by a server that warms up; for HTTP only."""
 
 
-def said(message: Message, *, era: Era, tools: Mapping[str, object]) -> Message | None:
-    """The answer to a request other than ``tools/call``; None for a notification."""
+def said(message: Message, *, era: Era, tools: Mapping[str, Any]) -> Message | None:
+    """The answer to a message; None for a notification."""
     method = message.get("method")
     if "id" not in message:
         return None
@@ -60,6 +60,8 @@ def said(message: Message, *, era: Era, tools: Mapping[str, object]) -> Message 
         return success(message, {"supportedVersions": [MODERN_VERSION], "capabilities": _CAN, **_of(era, cached=True)})
     if method == "tools/list":
         return listed(message, era=era, tools=tools)
+    if method == "tools/call":
+        return called(message, era=era, tools=tools)
     if method == "ping" and era == "legacy":
         return success(message, {})
     return failure(message, -32601, "Method not found")
@@ -99,8 +101,19 @@ def filled(tool: str | Message, arguments: Message) -> str:
     return text
 
 
-def called(message: Message, text: str, *, era: Era, is_error: bool = False) -> Message:
+def called(message: Message, *, era: Era, tools: Mapping[str, Any]) -> Message:
     """The answer to ``tools/call``."""
+    params = message["params"]
+    if params["name"] not in tools:
+        return failure(message, -32602, f"Unknown tool: {params['name']}")
+    try:
+        return answered(message, filled(tools[params["name"]], params.get("arguments") or {}), era=era)
+    except ValueError as exc:
+        return answered(message, f"ValueError: {exc}", era=era, is_error=True)
+
+
+def answered(message: Message, text: str, *, era: Era, is_error: bool = False) -> Message:
+    """The result of a tool."""
     return success(message, {"content": [{"type": "text", "text": text}], "isError": is_error, **_of(era)})
 
 
@@ -152,22 +165,9 @@ class _Child:
         if script["fault"] == Fault.DIE.value:
             sys.exit("this scripted server exits on command")
         if script["fault"] != Fault.HANG.value:
-            answer = self._answer(message, script)
+            answer = said(message, era=script["era"], tools=script["tools"])
             if answer is not None:
                 _write(answer)
-
-    def _answer(self, message: Message, script: Message) -> Message | None:
-        era: Era = script["era"]
-        if message.get("method") != "tools/call":
-            return said(message, era=era, tools=script["tools"])
-        name = message["params"]["name"]
-        if name not in script["tools"]:
-            return failure(message, -32602, f"Unknown tool: {name}")
-        try:
-            text = filled(script["tools"][name], message["params"].get("arguments") or {})
-        except ValueError as exc:
-            return called(message, f"ValueError: {exc}", era=era, is_error=True)
-        return called(message, text, era=era)
 
     def _read(self) -> Message:
         with open(self._script, encoding="utf-8") as script:  # noqa: PTH123 - pathlib doubles the starting time

@@ -190,18 +190,16 @@ class _ScriptedState:
     streams: set[asyncio.StreamWriter] = field(default_factory=set)
 
     async def called(self, message: Message) -> Message:
-        """The answer to a call of a tool."""
-        name = message["params"]["name"]
-        if name not in self.tools:
-            return script.failure(message, -32602, f"Unknown tool: {name}")
-        answer = self.tools[name]
+        """The answer to a call of a tool; that of a function may take its time."""
+        answer = self.tools.get(message["params"]["name"])
+        if not callable(answer):
+            return script.called(message, era=self.era, tools=self.tools)
         try:
-            arguments = message["params"].get("arguments") or {}
-            text = answer(arguments) if callable(answer) else script.filled(answer, arguments)
+            text = answer(message["params"].get("arguments") or {})
             text = await text if inspect.isawaitable(text) else text
         except Exception as exc:  # noqa: BLE001 - a failing tool gives an error result, as on any server
-            return script.called(message, f"{type(exc).__name__}: {exc}", era=self.era, is_error=True)
-        return script.called(message, text, era=self.era)
+            return script.answered(message, f"{type(exc).__name__}: {exc}", era=self.era, is_error=True)
+        return script.answered(message, text, era=self.era)
 
 
 class _ScriptedConnection:
