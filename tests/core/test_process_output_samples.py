@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
+from holdfast.core import process_output
 from holdfast.core.classify import classify_evidence
 from holdfast.core.evidence import ProcessExit
-from holdfast.core.process_output import MOST_LINES, hint_for, need_of, telling_line
+from holdfast.core.process_output import LONGEST_LIST, MOST_LINES, hint_for, need_of, telling_line
 
 pytestmark = pytest.mark.requirement("DOC-9")
 
@@ -276,6 +278,48 @@ def test_only_the_last_lines_are_compared_with_the_patterns() -> None:
     """Eight thousand lines of one letter took a tenth of a second, on the event loop."""
     assert telling_line("error: first\n" + "x\n" * MOST_LINES) == "x"
     assert telling_line("error: first\n" + "x\n" * (MOST_LINES - 1)) == "error: first"
+
+
+def cost_of(text: str) -> float:
+    """The CPU time of one look at a text, as little as it was seen to be."""
+    times = []
+    for _ in range(3):
+        began = time.process_time()
+        need_of(text)
+        times.append(time.process_time() - began)
+    return min(times)
+
+
+@pytest.mark.requirement("SEC-7")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "missing " + ", ".join(f"A_{number}" for number in range(150)),
+        "missing " + ", ".join("ABCDE_FGHI"[: 3 + number % 7] + "_X" for number in range(100)),
+        "a." * 499,
+    ],
+    ids=["many variables", "the same variables", "one long name"],
+)
+def test_a_hostile_line_costs_little_more_than_a_plain_one_of_its_length(line: str) -> None:
+    """A process that ended with 16 KiB of such lines held up the event loop for up to half a second."""
+    plain = "\n".join(["x" * 999] * 16)
+    assert cost_of("\n".join([line[:999]] * 16)) < 12 * cost_of(plain)
+
+
+@pytest.mark.requirement("SEC-7")
+def test_variables_are_looked_for_in_the_lines_that_follow_and_not_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[str] = []
+    real = process_output._groups
+
+    def counted(line: str, *, listed: bool = False) -> list[list[str]]:
+        looked_at.append(line)
+        return real(line, listed=listed)
+
+    monkeypatch.setattr(process_output, "_groups", counted)
+    need = need_of("\n".join(f"missing A_{number}" for number in range(300)))
+    assert need is not None
+    assert need.names == ("A_0", "A_1", "A_2")
+    assert len(looked_at) <= LONGEST_LIST + 2
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,9 @@ MOST_LINES = 300
 
 MOST_VARIABLES = 3
 
+LONGEST_LIST = 20
+"""Lines after one that asks for variables in which more of them are looked for. Each is compared with those before."""
+
 ListKind: TypeAlias = Literal["", "all", "one"]
 """What a list of variables asks for: nothing, all of them, or one."""
 
@@ -553,7 +556,7 @@ _caught = _phrases(
         _OLD_PYDANTIC,
     ),
     _Phrase("python_package", rf"requires? {_REQUIREMENT}[^\n]{{0,40}}(?:but you have|incompatible)"),
-    _Phrase("python_package", rf"\b{_REQUIREMENT} is required[^\n]{{0,80}} but found"),
+    _Phrase("python_package", rf"(?<![\w.-]){_REQUIREMENT} is required[^\n]{{0,80}} but found"),
     _Phrase("python_package", rf"Requirement\.parse\('{_REQUIREMENT}'\)"),
     _Phrase("python_package", rf"The '{_REQUIREMENT}' distribution was not found"),
     # How a Python package says that it uses another one that it does not install by itself.
@@ -634,7 +637,7 @@ def _variables(lines: Sequence[str]) -> _Said | None:
 
 def _asking(line: str, following: Sequence[str]) -> _Said | None:
     """A line that asks for variables, itself or in the lines that follow; a usage text names too many."""
-    said = [line, *itertools.takewhile(lambda one: not _USAGE.match(one), following)]
+    said = [line, *itertools.takewhile(lambda one: not _USAGE.match(one), following[:LONGEST_LIST])]
     # Alternatives stay together: of "A or B" a person is asked for A, and told of B.
     groups = _merged(said)
     names = list(dict.fromkeys(group[0] for group in groups))[:MOST_VARIABLES]
@@ -660,7 +663,8 @@ def _merged(lines: Sequence[str]) -> list[list[str]]:
 
 
 def _add(merged: list[list[str]], group: Sequence[str]) -> None:
-    same = next((one for one in merged if set(one) & set(group)), None)
+    names = set(group)
+    same = next((one for one in merged if not names.isdisjoint(one)), None)
     if same is None:
         merged.append(list(dict.fromkeys(group)))
     else:
@@ -681,16 +685,22 @@ def _groups(line: str, *, listed: bool = False) -> list[list[str]]:
         return []
     found = [one for one in _VARIABLE.finditer(line) if not _NOT_VARIABLES.match(one[1])]
     groups: list[list[str]] = []
-    for at, one in enumerate(found):
-        if groups and _are_alternatives(line, found, at):
-            groups[-1].append(one[1])
+    joins = False
+    # From the last to the first: the last joint of a list says what all of them are.
+    for at, one in reversed(list(enumerate(found))):
+        if joins:
+            groups[0].insert(0, one[1])
         else:
-            groups.append([one[1]])
+            groups.insert(0, [one[1]])
+        joins = at > 0 and _are_alternatives(line, found, at, after=joins)
     return groups
 
 
-def _are_alternatives(line: str, found: Sequence[re.Match[str]], at: int) -> bool:
-    """Whether the variable at a place may stand for the one before it: "A or B", "A, B, or C", "one of A, B"."""
+def _are_alternatives(line: str, found: Sequence[re.Match[str]], at: int, *, after: bool) -> bool:
+    """Whether the variable at a place may stand for the one before it: "A or B", "A, B, or C", "one of A, B".
+
+    ``after`` says whether the one after it may stand for it.
+    """
     between = line[found[at - 1].end() : found[at].start()]
     if ends := list(_SENTENCE.finditer(between)):
         sentence = between[ends[-1].end() :] + _SENTENCE.split(line[found[at].start() :], maxsplit=1)[0]
@@ -701,8 +711,8 @@ def _are_alternatives(line: str, found: Sequence[re.Match[str]], at: int) -> boo
         return False
     if not _LISTED.fullmatch(between):
         return False
-    if at + 1 < len(found):  # the last joint of a list says what all of them are
-        return _are_alternatives(line, found, at + 1)
+    if at + 1 < len(found):
+        return after
     start = max((end.end() for end in _SENTENCE.finditer(line, 0, found[at].start())), default=0)
     return _CHOICE.search(line, start, found[at].start()) is not None
 
@@ -715,7 +725,7 @@ _network = _phrases(
     _Phrase("address", r"Connect call failed \('(?P<name>[\w.:-]+)', (?P<port>\d+)"),
     _Phrase("address", r"connection to server at \"(?P<name>[\w.:-]+)\"(?: \([\w.:]+\))?, port (?P<port>\d+) failed"),
     _Phrase("address", r"Error -?\d+ connecting to (?P<name>[\w.:-]+:\d+)"),
-    _Phrase("address", r"\b(?P<name>[\w.-]+:\d+): \[Errno \d+\] Connection refused"),
+    _Phrase("address", r"(?<![\w.-])(?P<name>[\w.-]+:\d+): \[Errno \d+\] Connection refused"),
     _Phrase("address", r"\bhost='(?P<name>[\w.-]+)', port=(?P<port>\d+)\): Max retries exceeded"),
     _Phrase("address", r"\bdial tcp (?P<name>[\w.:\[\]-]+:\d+): connect: "),
     _Phrase("address", r"Can't connect to MySQL server on '(?P<name>[\w.-]+(?::\d+)?)'"),
