@@ -103,3 +103,13 @@ def test_a_login_is_offered_where_it_can_help(status: int, challenge: str, sent:
 def test_a_server_cannot_ask_for_more_scopes_than_a_person_reads() -> None:
     asked = read_challenge(f'Bearer scope="{" ".join(f"s{number}" for number in range(1_000))}"')
     assert asked.scope == tuple(f"s{number}" for number in range(MOST_SCOPES))
+
+
+@pytest.mark.requirement("SEC-7")
+@pytest.mark.parametrize("piece", ["_", "a-", '\\"', "a=", 'a="', ", a "])
+@pytest.mark.timeout(20)
+def test_a_hostile_challenge_is_read_in_time_that_grows_with_its_length_alone(piece: str) -> None:
+    # Where a pattern tries again from each place, this takes minutes.
+    hostile = (piece * 200_000)[:200_000]
+    assert isinstance(read_challenge(f"Bearer {hostile}"), Challenge)
+    assert isinstance(read_challenge(hostile), Challenge)

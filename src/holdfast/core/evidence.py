@@ -368,7 +368,7 @@ Evidence: TypeAlias = (
 
 _SCHEME = re.compile(r"(?i)(?:^|[,\s])bearer(?:\s++|$)")
 _NEXT_SCHEME = re.compile(r",\s*+[A-Za-z][\w-]*+\s++[\w-]++\s*+=|,\s*+[A-Za-z][\w-]*+\s*+$")
-_FIELD = re.compile(r"([A-Za-z_][\w-]*+)\s*+=\s*+(?:\"((?:[^\"\\]|\\.)*+)\"|([^\s,\"]++))")
+_FIELD = re.compile(r"(?<![\w-])([A-Za-z_][\w-]*+)\s*+=\s*+(?:\"((?:[^\"\\]|\\.)*+)\"|([^\s,\"]++))")
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}")
 
 _DESCRIBED_SCOPE = re.compile(r"(?i)\brequired scopes?:\s*+(.*)")
@@ -431,4 +431,5 @@ def scopes_in(text: str) -> tuple[str, ...]:
 
 def _without_quotes(text: str) -> str:
     """The same text with quoted parts replaced by as many ``x``: they may look like a scheme."""
-    return re.sub(r"\"(?:[^\"\\]|\\.)*+\"", lambda found: '"' + "x" * (len(found[0]) - 2) + '"', text)
+    # A quote that is never closed reaches to the end: else each escaped one in it would be tried as the first.
+    return re.sub(r"\"(?:[^\"\\]|\\.)*+\"?", lambda found: '"' + "x" * (len(found[0]) - 1), text)
