@@ -39,8 +39,6 @@ PROBE_SECONDS = 10.0
 """How long the right to probe is valid; it is extended during a dial."""
 PATIENCE_SECONDS = 60.0
 """A store that refuses the right to probe for this long after its time is not believed."""
-PATIENCE_CHECK_SECONDS = 1.0
-"""How often that is looked for: a fleet may have thousands of dead servers."""
 MOST_TOLD = 100
 """Servers that a replica names in its presence, which travels with every exchange."""
 
@@ -105,7 +103,6 @@ class ProbeClaims:
         self._held: dict[str, _Held] = {}
         self.to_release: list[ClaimRelease] = []
         """What the store is to take back."""
-        self._next_patience = 0.0
 
     def want(self, server: str, at: float | None, number: int, now: float, *, definition: str = "") -> None:
         """The right is needed at that time, or not any more. Each definition of a server has its own."""
@@ -199,12 +196,10 @@ class ProbeClaims:
             else:
                 self.release(server, 0.0)
                 happened.append(Unused(server))
-        if alone or now >= self._next_patience:
-            self._next_patience = now + PATIENCE_CHECK_SECONDS
-            patience = 0.0 if alone else PATIENCE_SECONDS
-            for server, want in list(self._wants.items()):
-                if want.at <= now and now - max(want.at, want.since) >= patience:
-                    happened.append(self._grant(server, want, now + PROBE_SECONDS, local=True))
+        patience = 0.0 if alone else PATIENCE_SECONDS
+        for server, want in list(self._wants.items()):
+            if now - max(want.at, want.since) >= patience:
+                happened.append(self._grant(server, want, now + PROBE_SECONDS, local=True))
         return happened
 
     def next_tick(self, *, alone: bool) -> float | None:
