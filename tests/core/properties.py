@@ -97,7 +97,7 @@ class CatalogNeverShrinks(Watcher):
         if self.tools <= slot.tools or isinstance(happening, DisableRequested | RemoveRequested):
             return
         published = [effect for effect in effects if isinstance(effect, Publish)]
-        self.holds([effect.generation for effect in published] == [slot.machine.connection])
+        self.holds([effect.listing.generation for effect in published] == [slot.machine.connection])
 
 
 class StaleChangesNothing(Watcher):

@@ -440,7 +440,6 @@ class WakeAt:
 class Publish:
     """This listing is now the server's last good one."""
 
-    generation: int
     listing: Listing
 
 

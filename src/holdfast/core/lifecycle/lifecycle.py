@@ -610,7 +610,7 @@ def _dial_succeeded(life: LifecycleState, dial: Dialing, event: DialSucceeded, s
     if life.policy.lazy:
         life.timers[IdleDue] = step.now + life.policy.idle_after
     _plan_refresh(life, lease, step)
-    step.do(Publish(event.generation, event.listing))
+    step.do(Publish(event.listing))
 
 
 def _dial_failed(life: LifecycleState, dial: Dialing, event: DialFailed, step: Step) -> None:
@@ -903,7 +903,7 @@ def _refreshed(life: LifecycleState, lease: LeaseState, event: RefreshSucceeded,
     lease.failures = 0
     _open_access(life, lease, step)
     if event.listing is not None:
-        step.do(Publish(event.generation, event.listing))
+        step.do(Publish(event.listing))
     _plan_refresh(life, lease, step)
 
 
