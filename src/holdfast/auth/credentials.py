@@ -18,6 +18,7 @@ What must never happen:
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -90,6 +91,9 @@ def _without_store(spec: ServerSpec) -> CredentialKind | None:
     return "header" if any(name.lower() == "authorization" for name in spec.headers) else None
 
 
+LOOK_SECONDS = 0.1
+"""How often the store is looked at for the login of a server that has none: not for each of its calls."""
+
 EARLY = 30.0
 """How many seconds before its expiry a token is renewed: a request takes time, and clocks differ."""
 
@@ -106,6 +110,8 @@ class Bearer:
         self._plain_http = spec.allow_plain_http
         self._logins = logins
         self._given: tuple[str, float] = ("", 0.0)
+        self._looked_at = -math.inf
+        """When the store had no login of this server, on the monotonic clock."""
 
     async def token(self) -> str | None:
         """The access token for the next request, renewed if it expires soon."""
@@ -140,8 +146,13 @@ class Bearer:
         return await self._grant() is not None
 
     async def _grant(self) -> Grant | None:
+        store, now = self._logins.store, time.monotonic()
+        grant = store.known_of(self._server)
+        if grant is None and now < self._looked_at + LOOK_SECONDS:
+            return None
         await self._logins.up_to_date()
-        return self._logins.store.known_of(self._server)
+        self._looked_at = now
+        return store.known_of(self._server)
 
     async def _renewed_early(self, grant: Grant) -> Grant:
         """A new token; the old one if it has not expired yet, or if only a new login can replace it."""
