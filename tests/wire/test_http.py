@@ -8,6 +8,8 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from types import SimpleNamespace
+from typing import cast
 
 import anyio
 import httpx2
@@ -35,6 +37,7 @@ from holdfast.wire.http.answer_parser import AnswerHead
 from holdfast.wire.http.client import HttpPeer, StickyCookies
 from holdfast.wire.http.connection import Response
 from holdfast.wire.http.transport import HttpDispatcher
+from holdfast.wire.in_flight import Caller
 from tests.harness.waiting import came_true
 from tests.peers.http_fault import Behaviour, Exchange, FaultServer, Request, reset_before_answer, respond
 from tests.peers.leaks import no_leaks
@@ -569,7 +572,8 @@ async def test_progress_that_came_on_another_stream_is_told_before_the_result(
             return response
 
         monkeypatch.setattr(wire._peer, "send", send)
-        assert await wire.call("tools/call", {}, headers={}, on_progress=tell) is not None
+        request = wire.in_flight.start(cast("Caller", SimpleNamespace(progress=tell)), idle=10, within=10)
+        assert await wire.call(request, "tools/call", {}, headers={}) is not None
     assert told == [0.5]
 
 

@@ -48,7 +48,7 @@ async def test_a_cancelled_caller_is_cancelled_although_its_time_is_over_too() -
     in_flight = InFlight()
     task = asyncio.create_task(_waits(in_flight, 10, 10))
     await asyncio.sleep(0)
-    next(iter(in_flight.requests)).cancel()
+    next(iter(in_flight.requests.values())).cancel()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -29,7 +29,6 @@ from holdfast.wire.rpc import (
     NOTICES_WAITING,
     REQUESTS_FROM_SERVER,
     Message,
-    PendingRequests,
     RpcPeer,
     call_message,
 )
@@ -104,7 +103,7 @@ class Wire(DuplexDispatcher):
     async def told(self, method: str, callback: ProgressFn) -> Message:
         """A call whose progress goes to a callback, as a connection makes it."""
         request = self.in_flight.start(None, callback, idle=60, within=60)
-        result = await self.call(method, {}, headers={}, on_progress=request.progress)
+        result = await self.call(request, method, {}, headers={})
         await request.delivered()
         self.in_flight.end(request)
         return result.value()
@@ -432,7 +431,7 @@ async def test_notices_that_nobody_takes_do_not_pile_up() -> None:
     async def send(message: Message) -> None:
         raise AssertionError("nothing is to be sent")
 
-    peer = RpcPeer(send, Limits(notifications_per_second=10**6))
+    peer = RpcPeer(send, Limits(notifications_per_second=10**6), InFlight())
     for n in range(10 * NOTICES_WAITING):
         await peer.take(b'{"jsonrpc": "2.0", "method": "n%d"}' % n)
     assert f"<Notices waiting={NOTICES_WAITING} " in repr(peer._notices)
@@ -528,16 +527,16 @@ def test_a_progress_token_is_asked_for_only_where_somebody_listens() -> None:
 
 
 async def test_a_peer_that_reads_no_more_fails_what_it_has_not_read_whole() -> None:
-    pending = PendingRequests()
-    requests = [pending.open() for _ in range(4)]
+    in_flight = InFlight()
+    requests = [in_flight.start(idle=60, within=60) for _ in range(4)]
     for request, sent_at in zip(requests, (9, 10, 11, None), strict=True):
         request.sent_at = sent_at
-    pending.fail_unread(10, lambda sent: NetworkFailure(fault=NetworkFault.CLOSED, sent=sent))
+    in_flight.fail_unread(10, lambda sent: NetworkFailure(fault=NetworkFault.CLOSED, sent=sent))
     assert [request.settled for request in requests] == [False, False, True, False]
     with pytest.raises(ServerFailure) as unread:
         await requests[2].result()
     assert unread.value.evidence == NetworkFailure(fault=NetworkFault.CLOSED, sent=False)
-    pending.fail_unread(None, lambda sent: NetworkFailure(fault=NetworkFault.CLOSED, sent=sent))
+    in_flight.fail_unread(None, lambda sent: NetworkFailure(fault=NetworkFault.CLOSED, sent=sent))
     assert [request.settled for request in requests] == [True, True, True, False]
 
 
@@ -546,8 +545,8 @@ def test_a_request_under_way_shows_what_it_waits_for() -> None:
         async with wired() as wire, anyio.create_task_group() as tasks:
             tasks.start_soon(wire.asked)
             (request,) = await wire.written(1)
-            assert "<PendingRequests [1]>" in repr(wire)
-            assert repr(wire.rpc.pending.get(1)) == "<PendingRequest 1 waits>"
+            assert "<InFlight [1]>" in repr(wire)
+            assert repr(wire.in_flight.waiting(1)) == "<RequestInFlight 1 for None due in inf s>"
             wire.say(answer(request["id"]))
 
     anyio.run(look)

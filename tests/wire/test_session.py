@@ -14,7 +14,7 @@ from holdfast.config import Limits, ServerSpec
 from holdfast.core import Redactor
 from holdfast.wire.dial import Dialer
 from holdfast.wire.http.transport import HttpDispatcher
-from holdfast.wire.in_flight import Era
+from holdfast.wire.in_flight import Era, RequestInFlight
 from holdfast.wire.request_form import routing_headers, stamp
 from holdfast.wire.warden import Warden
 from tests.peers.peer_server import running
@@ -83,9 +83,9 @@ async def test_every_list_is_read_in_its_time_and_a_call_is_one_request(monkeypa
     sent: list[str] = []
     call = HttpDispatcher.call
 
-    async def noted(self: HttpDispatcher, method: str, *args: Any, **options: Any) -> Any:
+    async def noted(self: HttpDispatcher, request: RequestInFlight, method: str, *args: Any, **options: Any) -> Any:
         sent.append(method)
-        return await call(self, method, *args, **options)
+        return await call(self, request, method, *args, **options)
 
     monkeypatch.setattr(HttpDispatcher, "call", noted)
     async with running("legacy") as origin, Warden() as warden:

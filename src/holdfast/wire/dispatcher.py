@@ -13,9 +13,10 @@ goes.
 from __future__ import annotations
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
@@ -27,7 +28,7 @@ from mcp_types import INVALID_REQUEST, METHOD_NOT_FOUND
 from holdfast.config import Limits
 from holdfast.core import Evidence, NetworkFailure, NetworkFault, Unexpected, is_own_uri
 from holdfast.errors import ServerFailure
-from holdfast.wire.in_flight import CURRENT, Caller, InFlight, OnProgress
+from holdfast.wire.in_flight import CURRENT, Caller, InFlight, RequestInFlight
 from holdfast.wire.raw_json import Fields, RawObject, dump_object
 from holdfast.wire.rpc import Message, RpcPeer, call_message, notification_message
 
@@ -137,8 +138,11 @@ class Incoming:
             return {}
         if method not in CLIENT_REQUESTS:
             raise MCPError(METHOD_NOT_FOUND, "Method not found", method)
-        relay = self._hooks.relay or NoClients()
-        with self._in_flight.paused():
+        relay, request = self._hooks.relay or NoClients(), CURRENT.get()
+        with ExitStack() as pauses:
+            # The clock stops for the request on whose stream the server asks; for all where that is not known.
+            for one in [request] if request is not None else list(self._in_flight.requests.values()):
+                pauses.enter_context(one.paused())
             return await relay.asked(self._server, method, params, _current_caller())
 
     def belongs_to_call(self, method: str, params: Mapping[str, Any] | None) -> bool:
@@ -186,10 +190,10 @@ class ServerDispatcher(ABC):
     """One server's JSON-RPC, the time limits of its requests, and whether its handshake is complete."""
 
     def __init__(self, limits: Limits, server: str = "", hooks: DialHooks = NO_HOOKS) -> None:
-        self.rpc = RpcPeer(self._send, limits)
+        self.in_flight = InFlight()
+        self.rpc = RpcPeer(self._send, limits, self.in_flight)
         self._limits = limits
         self._serving: asyncio.Task[None] | None = None
-        self.in_flight = InFlight()
         self.incoming = Incoming(server, hooks, self.in_flight)
         self.stood = False
         """Whether the handshake is complete; the dialer sets it."""
@@ -205,27 +209,17 @@ class ServerDispatcher(ABC):
     @property
     def ended(self) -> bool:
         """Whether the peer is gone, for a transport that can tell."""
-        return self.rpc.pending.ended is not None
+        return self.in_flight.ended is not None
 
     def unanswered(self) -> Evidence | None:
         """Evidence that a missing answer gives beyond the timeout, if there is any."""
         return None
 
-    def failure(self) -> ServerFailure:
-        """Why the connection is gone."""
-        return self.rpc.pending.failure()
-
     @abstractmethod
     async def call(
-        self,
-        method: str,
-        params: Fields,
-        *,
-        headers: Mapping[str, str],
-        on_progress: OnProgress | None = None,
-        tell: bool = True,
+        self, request: RequestInFlight, method: str, params: Fields, *, headers: Mapping[str, str], tell: bool = True
     ) -> RawObject:
-        """Send a request as it is and wait for its result, also as it is. The caller bounds the time.
+        """Send a request as it is and wait for its result, also as it is. The caller starts and ends the request.
 
         A caller that stops waiting tells the server so, with ``tell``. Raises ``MCPError`` for an error answer.
         """
@@ -233,9 +227,19 @@ class ServerDispatcher(ABC):
     async def ask(
         self, method: str, params: Fields, *, headers: Mapping[str, str] | None = None, tell: bool = True
     ) -> RawObject:
-        """Send a request of the hub itself, which no client waits for: a part of the handshake, or a ping."""
-        answer = self.call(method, params, headers=headers or {}, tell=tell)
-        return await self.in_flight.until_closed(answer, failure=self.failure)
+        """Send a request of the hub itself, which no client waits for: of the handshake, a list, or a ping.
+
+        There is no time limit: the caller has one for the whole of its work.
+        """
+        request = self.in_flight.start(idle=math.inf, within=math.inf)
+        try:
+            return await self.call(request, method, params, headers=headers or {}, tell=tell)
+        except asyncio.CancelledError:
+            if not request.absorb():
+                raise
+            raise self.in_flight.failure() from None
+        finally:
+            self.in_flight.end(request)
 
     @abstractmethod
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
@@ -267,10 +271,10 @@ class ServerDispatcher(ABC):
                     self.rpc.start(tasks, self.incoming)
                     gone = await self._until_gone(tasks)
                     # Before another task runs: one that the end has woken asks for the reason.
-                    self.rpc.pending.fail(ServerFailure(gone))
+                    self.in_flight.fail(gone)
                     tasks.cancel_scope.cancel()
             finally:
-                self.rpc.pending.fail(ServerFailure(gone))
+                self.in_flight.fail(gone)
                 self.rpc.release()
                 self.incoming.release()
 
@@ -292,7 +296,7 @@ class DuplexDispatcher(ServerDispatcher):
     async def gone(self) -> Evidence:
         """Wait until the peer is gone; returns the evidence."""
         await self._over.wait()
-        return self.failure().evidence
+        return self.in_flight.failure().evidence
 
     @abstractmethod
     async def _write(self, data: bytes, *, doing: str, headers: Mapping[str, str]) -> int | None:
@@ -310,26 +314,17 @@ class DuplexDispatcher(ServerDispatcher):
         await self._write(dump_object(message), doing=doing, headers={})
 
     async def call(
-        self,
-        method: str,
-        params: Fields,
-        *,
-        headers: Mapping[str, str],
-        on_progress: OnProgress | None = None,
-        tell: bool = True,
+        self, request: RequestInFlight, method: str, params: Fields, *, headers: Mapping[str, str], tell: bool = True
     ) -> RawObject:
         """Write a request and wait for its answer."""
-        pending = self.rpc.pending.open(on_progress)
         try:
-            message = call_message(pending.id, method, params, progress=on_progress is not None)
-            pending.sent_at = await self._write(message, doing=f"the receipt of {method}", headers=headers)
-            return await pending.result()
+            message = call_message(request.id, method, params, progress=request.wants_progress)
+            request.sent_at = await self._write(message, doing=f"the receipt of {method}", headers=headers)
+            return await request.result()
         except asyncio.CancelledError:
             if tell:
-                self.rpc.say_cancelled(pending)
+                self.rpc.say_cancelled(request)
             raise
-        finally:
-            self.rpc.pending.close(pending)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Write a notification."""

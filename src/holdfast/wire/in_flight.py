@@ -1,4 +1,8 @@
-"""One request to a server from its start to its end: who asks, how long it may take, and where its progress goes.
+"""One request to a server from its start to its end: who asks, how long it may take, its progress, and its answer.
+
+All requests of a connection are in one table, by id, from ``start`` to ``end``. A request is settled once: by its
+result, its error, or the reason for a missing answer. The task that made it awaits ``result``, or reads messages itself
+until it is settled. When the connection is gone, every request fails with the reason, and every later one too.
 
 Time. A request may be silent for so long, and take so long in all. Progress starts the silence again; while the server
 waits for our own answer neither runs. A request whose time is over is cancelled, and learns that it was for that. One
@@ -19,25 +23,24 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
+from mcp.shared.dispatcher import coerce_request_id
+from mcp_types import RequestId
 
+from holdfast.core import Evidence, NetworkFailure, NetworkFault
 from holdfast.errors import ServerFailure
 from holdfast.types import ProgressFn
+from holdfast.wire.raw_json import RawObject
 
-__all__ = ["CURRENT", "Caller", "Era", "InFlight", "OnProgress", "RequestInFlight", "until_cancelled"]
+__all__ = ["CURRENT", "Caller", "Era", "InFlight", "RequestInFlight", "until_cancelled"]
 
 log = logging.getLogger("holdfast.wire")
 
-_T = TypeVar("_T")
-
 Era: TypeAlias = Literal["modern", "legacy"]
-
-OnProgress: TypeAlias = Callable[[float, float | None, str | None], None]
-"""Gets how far a call is, of how much, and a text. It never waits."""
 
 
 class Caller(Protocol):
@@ -95,6 +98,14 @@ class RequestInFlight(msgspec.Struct, eq=False):
     """When it ends at the latest."""
     due: float
     """When it ends if nothing more comes."""
+    id: int = 0
+    """The id of its message."""
+    sent_at: int | None = None
+    """Where it ends in what was written to a pipe; None until all of it is written, and without a pipe."""
+    settled: bool = False
+    """Whether its answer came, or the reason for a missing one."""
+    _answer: RawObject | Exception | None = None
+    _waiter: asyncio.Future[None] | None = None
     _notices: deque[tuple[float, float | None, str | None]] | None = None
     """What waits for the callback."""
     delivery: asyncio.Task[None] | None = None
@@ -106,7 +117,39 @@ class RequestInFlight(msgspec.Struct, eq=False):
     cut: bool = False
     """Whether it ended because its connection was closed, and not for its time."""
 
+    # Its answer.
+
+    def settle(self, answer: RawObject | Exception) -> None:
+        """Its result, its error, or the reason for a missing answer; the first one counts."""
+        if not self.settled:
+            self._answer, self.settled = answer, True
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_result(None)
+
+    async def result(self) -> RawObject:
+        """The result, when it has come. Raises ``MCPError`` for an error answer."""
+        if not self.settled:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self.answer()
+
+    def answer(self) -> RawObject:
+        """The result of one that is settled. Raises ``MCPError`` for an error answer."""
+        answer, self._answer = self._answer, None
+        assert answer is not None  # noqa: S101 - it is settled
+        if isinstance(answer, RawObject):
+            return answer
+        try:
+            raise answer
+        finally:
+            del answer  # an exception leads back to the frame that raised it: a cycle
+
     # Its time.
+
+    @property
+    def wants_progress(self) -> bool:
+        """Whether the server is asked for progress: it extends the time of a request that has a limit."""
+        return self._latest < math.inf
 
     @property
     def hard(self) -> bool:
@@ -116,20 +159,20 @@ class RequestInFlight(msgspec.Struct, eq=False):
     def extend(self) -> None:
         """The server sent something: the silence starts again."""
         if not self._waiting:
-            self.due = min(self._all.now() + self.idle, self._latest)
+            self.due = min(self._all.loop.time() + self.idle, self._latest)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Stop the clock while the server waits for us."""
         if not self._waiting:
-            self._since, self.due = self._all.now(), math.inf
+            self._since, self.due = self._all.loop.time(), math.inf
         self._waiting += 1
         try:
             yield
         finally:
             self._waiting -= 1
             if not self._waiting:
-                self._latest += self._all.now() - self._since
+                self._latest += self._all.loop.time() - self._since
                 self.extend()
                 self._all.look_at(self.due)
 
@@ -173,8 +216,9 @@ class RequestInFlight(msgspec.Struct, eq=False):
             await asyncio.wait([self.delivery])
 
     def __repr__(self) -> str:
-        state = "cut" if self.cut else "expired" if self.expired else f"due in {self.due - self._all.now():.1f} s"
-        return f"<RequestInFlight for {self.caller!r} {state}>"
+        due = f"due in {self.due - self._all.loop.time():.1f} s"
+        state = "settled" if self.settled else "cut" if self.cut else "expired" if self.expired else due
+        return f"<RequestInFlight {self.id} for {self.caller!r} {state}>"
 
 
 CURRENT: Final[ContextVar[RequestInFlight | None]] = ContextVar("holdfast_request", default=None)
@@ -182,77 +226,103 @@ CURRENT: Final[ContextVar[RequestInFlight | None]] = ContextVar("holdfast_reques
 
 
 class InFlight:
-    """All requests of one connection that have no answer yet, and the timer that they share."""
+    """All requests of one connection that have not ended, and the timer that they share."""
 
-    __slots__ = ("_emptied", "_looks_at", "_loop", "_timer", "requests")
+    __slots__ = ("_emptied", "_last_id", "_looks_at", "_timer", "ended", "loop", "requests")
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._looks_at = math.inf
         """When the timer comes."""
         self._emptied: asyncio.Future[None] | None = None
-        self.requests: set[RequestInFlight] = set()
-
-    def now(self) -> float:
-        """The event loop's time."""
-        return self._loop.time()
+        self.requests: dict[RequestId, RequestInFlight] = {}
+        self._last_id = 0
+        self.ended: Evidence | None = None
+        """Why the connection is gone."""
 
     def start(
         self, caller: Caller | None = None, on_progress: ProgressFn | None = None, *, idle: float, within: float
     ) -> RequestInFlight:
-        """A request begins; end it with ``end``. ``on_progress`` gets its progress instead of the caller."""
-        now, task = self._loop.time(), asyncio.current_task(self._loop)
+        """A request begins; end it with ``end``. ``on_progress`` gets its progress instead of the caller.
+
+        Raises ``ServerFailure`` if the connection is gone.
+        """
+        now, task = self.loop.time(), asyncio.current_task(self.loop)
         latest = now + within
         due = min(now + idle, latest)
         request = RequestInFlight(self, caller, on_progress, task, idle, latest, due)
-        self.requests.add(request)
+        self.number(request)
         if due < self._looks_at:
             self.look_at(due)
         return request
 
+    def number(self, request: RequestInFlight) -> None:
+        """Give a request the next id: it is about to be sent, for the first time or once more."""
+        if self.ended is not None:
+            raise self.failure()
+        self.requests.pop(request.id, None)
+        self._last_id += 1
+        request.id, request.sent_at, request.settled = self._last_id, None, False
+        self.requests[request.id] = request
+
     def end(self, request: RequestInFlight) -> None:
         """The request is over: nothing more is delivered."""
-        self.requests.discard(request)
+        self.requests.pop(request.id, None)
         if request.delivery is not None:
             request.delivery.cancel()
         if self._emptied is not None and not self.requests and not self._emptied.done():
             self._emptied.set_result(None)
 
-    async def until_closed(self, work: Awaitable[_T], *, failure: Callable[[], ServerFailure]) -> _T:
-        """Wait for the answer to one request; ``failure`` says why the connection was closed.
+    def waiting(self, request_id: RequestId) -> RequestInFlight | None:
+        """The request with this id, if it has no answer yet. ``"1"`` is the same id as 1."""
+        # Almost every id is a number of our own.
+        key = request_id if type(request_id) is int else coerce_request_id(request_id)
+        request = self.requests.get(key)
+        return request if request is not None and not request.settled else None
 
-        There is no time limit: the caller has one for the whole of its work.
+    def only(self) -> RequestInFlight | None:
+        """The request without an answer, if it is the only one."""
+        waiting = [request for request in self.requests.values() if not request.settled]
+        return waiting[0] if len(waiting) == 1 else None
+
+    def refuse(self, request_id: RequestId | None, evidence: Evidence) -> bool:
+        """Fail one request, whose answer cannot be used; False if no such request waits."""
+        request = self.waiting(request_id) if request_id is not None else None
+        if request is not None:
+            request.settle(ServerFailure(evidence))
+        return request is not None
+
+    def fail(self, evidence: Evidence) -> None:
+        """The connection is gone: every request fails at once, and every later one too."""
+        self.ended = self.ended or evidence
+        for request in self.requests.values():
+            request.settle(self.failure())
+
+    def failure(self) -> ServerFailure:
+        """Why the connection is gone, as a new exception: each waiting task raises its own."""
+        return ServerFailure(self.ended or NetworkFailure(fault=NetworkFault.CLOSED, stood=True))
+
+    def fail_unread(self, read: int | None, evidence: Callable[[bool], Evidence]) -> None:
+        """The peer reads no more: fail the requests that it has not read. It may still answer the others.
+
+        ``read`` is how much it has read; None if that is not known, and then each of them may have been read.
         """
-        request = self.start(idle=math.inf, within=math.inf)
-        try:
-            return await work
-        except asyncio.CancelledError:
-            if not request.absorb():
-                raise
-            raise failure() from None
-        finally:
-            self.end(request)
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Stop the clock of the request that this task makes, on which the server asks; of all if that is unknown."""
-        request = CURRENT.get()
-        with ExitStack() as pauses:
-            for one in [request] if request is not None else list(self.requests):
-                pauses.enter_context(one.paused())
-            yield
+        for request in self.requests.values():
+            # One that is written in part has no place yet: its sender finds out itself.
+            if request.sent_at is not None and (read is None or request.sent_at > read):
+                request.settle(ServerFailure(evidence(read is None)))
 
     def cut_all(self) -> None:
         """The connection is closed: no request waits any longer."""
-        for request in list(self.requests):
+        for request in self.requests.values():
             request.cut = True
             request.cancel()
 
     async def empty(self) -> None:
         """Wait until no request is in flight."""
         while self.requests:
-            self._emptied = self._loop.create_future()
+            self._emptied = self.loop.create_future()
             await self._emptied
 
     def look_at(self, due: float) -> None:
@@ -261,21 +331,22 @@ class InFlight:
             if self._timer is not None:
                 self._timer.cancel()
             self._looks_at = due
-            self._timer = self._loop.call_at(due, self._look)
+            self._timer = self.loop.call_at(due, self._look)
 
     def _look(self) -> None:
         self._timer, self._looks_at = None, math.inf
-        now = self._loop.time()
+        now = self.loop.time()
         # The timer is not moved when progress extends a request, so most often nothing is due yet.
-        for request in list(self.requests):
+        for request in self.requests.values():
             if request.due <= now:
                 request.cancel()
-        left = [request.due for request in self.requests if not request.expired]
+        left = [request.due for request in self.requests.values() if not request.expired]
         if left:
             self.look_at(min(left))
 
     def __repr__(self) -> str:
-        return f"<InFlight {len(self.requests)} requests>"
+        gone = f" gone: {self.ended!r}" if self.ended is not None else ""
+        return f"<InFlight {list(self.requests)}{gone}>"
 
 
 async def until_cancelled(work: Callable[..., Awaitable[object]], *args: object) -> None:

@@ -579,7 +579,7 @@ class RequestForm:
         """One page of a list, as the bytes that it came in."""
         params: Fields = {"cursor": dumps(cursor)} if cursor is not None else {}
         params, headers = self.addressed(method, params, None)
-        return await self._wire.call(method, params, headers=headers)
+        return await self._wire.ask(method, params, headers=headers)
 
     def checked(self, method: str, result: RawObject) -> RawObject:
         """A result without the hub's own keys. Raises ``ServerFailure`` if it is of no use, or says that of itself."""

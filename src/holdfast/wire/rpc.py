@@ -45,9 +45,6 @@ from mcp_types import INTERNAL_ERROR, RequestId
 
 from holdfast.config import Limits
 from holdfast.core import (
-    Evidence,
-    NetworkFailure,
-    NetworkFault,
     NotMcp,
     NotMcpFault,
     OverBound,
@@ -57,7 +54,7 @@ from holdfast.core import (
 )
 from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
-from holdfast.wire.in_flight import OnProgress, until_cancelled
+from holdfast.wire.in_flight import InFlight, RequestInFlight, until_cancelled
 from holdfast.wire.raw_json import (
     LOADED_BYTES,
     SMALL_BYTES,
@@ -84,7 +81,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Message",
-    "PendingRequest",
     "RpcPeer",
     "answered_id",
     "call_message",
@@ -166,52 +162,6 @@ def call_message(request_id: int, method: str, params: Fields, *, progress: bool
     return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (raw_id, dumps(method), join_fields(params))
 
 
-def _key(request_id: RequestId) -> RequestId:
-    """An id as it is compared: ``"1"`` answers 1. Almost every id is a number of our own."""
-    return request_id if type(request_id) is int else coerce_request_id(request_id)
-
-
-class PendingRequest(msgspec.Struct, eq=False):
-    """One request under way. The task that waits awaits ``result``, or reads until it is settled."""
-
-    id: int
-    on_progress: OnProgress | None
-    sent_at: int | None = None
-    """Where it ends in what was written to a pipe; None until all of it is written, and without a pipe."""
-    _answer: RawObject | Exception | None = None
-    _waiter: asyncio.Future[None] | None = None
-    settled: bool = False
-    """Whether its answer came, or the reason for a missing one."""
-
-    def settle(self, answer: RawObject | Exception) -> None:
-        """Its result, its error, or the reason for a missing answer; the first one counts."""
-        if not self.settled:
-            self._answer, self.settled = answer, True
-            if self._waiter is not None and not self._waiter.done():
-                self._waiter.set_result(None)
-
-    async def result(self) -> RawObject:
-        """The result, when it has come. Raises ``MCPError`` for an error answer."""
-        if not self.settled:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        return self.answer()
-
-    def answer(self) -> RawObject:
-        """The result of one that is settled. Raises ``MCPError`` for an error answer."""
-        answer, self._answer = self._answer, None
-        assert answer is not None  # noqa: S101 - it is settled
-        if isinstance(answer, RawObject):
-            return answer
-        try:
-            raise answer
-        finally:
-            del answer  # an exception leads back to the frame that raised it: a cycle
-
-    def __repr__(self) -> str:
-        return f"<PendingRequest {self.id!r} {'settled' if self.settled else 'waits'}>"
-
-
 def _answer_in(members: Fields, result: RawObject | BadJson | None) -> RawObject | Exception:
     """What an answer says: its result, ``MCPError`` for an error, or why it is of no use."""
     error = members.get("error")
@@ -259,75 +209,6 @@ def _cut_text(raw: Bytes | None) -> str | None:
         except ValueError:
             continue
     return None
-
-
-class PendingRequests:
-    """Our requests that wait for their answers, by id."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[RequestId, PendingRequest] = {}
-        self._next_id = 0
-        self.ended: ServerFailure | None = None
-        """Why the connection is gone."""
-
-    def open(self, on_progress: OnProgress | None = None) -> PendingRequest:
-        """Register a request under the next id; ``close`` must follow."""
-        if self.ended is not None:
-            raise self.failure()
-        self._next_id += 1
-        pending = self._waiting[self._next_id] = PendingRequest(self._next_id, on_progress)
-        return pending
-
-    def close(self, pending: PendingRequest) -> None:
-        """Forget a request; later messages for it are dropped."""
-        self._waiting.pop(pending.id, None)
-
-    def get(self, request_id: RequestId) -> PendingRequest | None:
-        """The request with this id, if it waits."""
-        return self._waiting.get(_key(request_id))
-
-    def take(self, request_id: RequestId) -> PendingRequest | None:
-        """The request with this id, which is to be settled now."""
-        return self._waiting.pop(_key(request_id), None)
-
-    def only(self) -> PendingRequest | None:
-        """The request that waits, if it is the only one."""
-        return next(iter(self._waiting.values())) if len(self._waiting) == 1 else None
-
-    def fail(self, failure: ServerFailure) -> None:
-        """The connection is gone: every waiting request fails at once, and every later one too."""
-        if self.ended is None:
-            self.ended = failure
-        waiting, self._waiting = self._waiting, {}
-        for pending in waiting.values():
-            pending.settle(self.failure())
-
-    def failure(self) -> ServerFailure:
-        """Why the connection is gone, as a new exception: each waiting task raises its own."""
-        gone = NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
-        return ServerFailure(self.ended.evidence if self.ended is not None else gone)
-
-    def refuse(self, request_id: RequestId | None, evidence: Evidence) -> bool:
-        """Fail one request, whose answer cannot be used; False if no such request waits."""
-        pending = self.take(request_id) if request_id is not None else None
-        if pending is not None:
-            pending.settle(ServerFailure(evidence))
-        return pending is not None
-
-    def fail_unread(self, read: int | None, evidence: Callable[[bool], Evidence]) -> None:
-        """The peer reads no more: fail the requests that it has not read. It may still answer the others.
-
-        ``read`` is how much it has read; None if that is not known, and then each of them may have been read.
-        """
-        for key, pending in list(self._waiting.items()):
-            # One that is written in part has no place yet: its sender finds out itself.
-            if pending.sent_at is not None and (read is None or pending.sent_at > read):
-                del self._waiting[key]
-                pending.settle(ServerFailure(evidence(read is None)))
-
-    def __repr__(self) -> str:
-        gone = f" gone: {self.ended.evidence!r}" if self.ended is not None else ""
-        return f"<PendingRequests {list(self._waiting)}{gone}>"
 
 
 class ServerRequests:
@@ -439,11 +320,11 @@ class Notices:
 class RpcPeer:
     """The state of JSON-RPC with one server: routes each message to what waits for it."""
 
-    def __init__(self, send: Callable[[Message], Awaitable[None]], limits: Limits) -> None:
+    def __init__(self, send: Callable[[Message], Awaitable[None]], limits: Limits, in_flight: InFlight) -> None:
         self._send = send
+        self._in_flight = in_flight
         self._tasks: anyio.abc.TaskGroup | None = None
         self._incoming: Incoming | None = None
-        self.pending = PendingRequests()
         self._requests: ServerRequests | None = None
         self._notices = Notices(limits)
         self.spoke = False
@@ -467,7 +348,7 @@ class RpcPeer:
         self._tasks = self._incoming = self._requests = None
         self._send = _unsent
 
-    async def take(self, data: bytes | bytearray, own: PendingRequest | None = None) -> None:
+    async def take(self, data: bytes | bytearray, own: RequestInFlight | None = None) -> None:
         """Route a message, or each message of a batch (2025-03-26). It waits only for a large one.
 
         ``own`` is the request on whose stream it came: an answer without an id is its answer. Raises ``BadJson`` where
@@ -496,13 +377,13 @@ class RpcPeer:
             detail = quoted(data[:80].decode("utf-8", "replace"))
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail)) from exc
         except BadJson as exc:
-            if not self.pending.refuse(answered_id(data), NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))):
+            if not self._in_flight.refuse(answered_id(data), NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))):
                 raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=str(exc))) from exc
 
-    def say_cancelled(self, pending: PendingRequest) -> None:
+    def say_cancelled(self, request: RequestInFlight) -> None:
         """Tell the server in the background that its answer is not waited for."""
-        if self._tasks is not None and self.pending.ended is None:
-            params = {"requestId": pending.id, "reason": "the caller no longer waits"}
+        if self._tasks is not None and self._in_flight.ended is None:
+            params = {"requestId": request.id, "reason": "the caller no longer waits"}
             notice = notification_message("notifications/cancelled", params)
             self._tasks.start_soon(self.send_quietly, notice, CANCEL_NOTICE_SECONDS)
 
@@ -516,7 +397,7 @@ class RpcPeer:
             except Exception as exc:  # noqa: BLE001 - a fault of ours costs one message, not the connection
                 log.warning("an answer or a cancellation could not be sent: %s", type(exc).__name__)
 
-    def _route(self, members: Fields, result: RawObject | BadJson | None, own: PendingRequest | None) -> None:
+    def _route(self, members: Fields, result: RawObject | BadJson | None, own: RequestInFlight | None) -> None:
         message_id = _id_of(members["id"]) if "id" in members else None
         if _KINDS.isdisjoint(members):
             if self._resolve(message_id, members, result, own):
@@ -557,26 +438,25 @@ class RpcPeer:
         message_id: RequestId | None,
         members: Fields,
         result: RawObject | BadJson | None,
-        own: PendingRequest | None,
+        own: RequestInFlight | None,
     ) -> bool:
         """Give an answer to the request that waits for it; False if there is none."""
         if message_id is not None:
-            pending = self.pending.take(message_id)
-            if pending is not None:
-                pending.settle(_answer_in(members, result))
-            return pending is not None
+            request = self._in_flight.waiting(message_id)
+            if request is not None:
+                request.settle(_answer_in(members, result))
+            return request is not None
         # One without an id is to the request on whose stream it came, else to the only one that waits. JSON-RPC allows
         # `null` in an error alone; some servers write it in any answer to a POST.
         written = members.get("id")
         nameless = written is None or (("error" in members or own is not None) and is_word(written, b"null"))
-        pending = own or self.pending.only()
-        if pending is None or not nameless or not members.keys() & {"result", "error"}:
+        request = own or self._in_flight.only()
+        if request is None or not nameless or not members.keys() & {"result", "error"}:
             return False
-        self.pending.close(pending)
         if own is not None or "error" in members:
-            pending.settle(_answer_in(members, result))
+            request.settle(_answer_in(members, result))
         else:
-            pending.settle(ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail="an answer without an id")))
+            request.settle(ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail="an answer without an id")))
         return True
 
     def _notice(self, method: str, params: object) -> None:
@@ -610,16 +490,14 @@ class RpcPeer:
                 told = msgspec.convert(loads(raw), _Progress)  # half of a surrogate pair
         except (msgspec.ValidationError, BadJson):
             return False
-        pending, progress = self.pending.get(told.progressToken), _finite(told.progress)
-        if pending is None or progress is None:
+        request, progress = self._in_flight.waiting(told.progressToken), _finite(told.progress)
+        if request is None or progress is None:
             return False
-        if pending.on_progress is not None:
-            text = told.message if isinstance(told.message, str) else None
-            pending.on_progress(progress, _finite(told.total), text)
+        request.progress(progress, _finite(told.total), told.message if isinstance(told.message, str) else None)
         return True
 
     def __repr__(self) -> str:
-        return f"<RpcPeer {self.pending!r} {self._requests!r}>"
+        return f"<RpcPeer {self._in_flight!r} {self._requests!r}>"
 
 
 class _Progress(msgspec.Struct):

@@ -206,14 +206,15 @@ class Connection:
             try:
                 sent, headers = form.addressed(method, params, caller)
                 try:
-                    result = await wire.call(method, sent, headers=headers, on_progress=request.progress)
+                    result = await wire.call(request, method, sent, headers=headers)
                 except MCPError as exc:
                     if exc.code != HEADER_MISMATCH:
                         raise
                     # The server did not act: it wants arguments as headers too. A listing tells which.
                     await list_tool_offers(form, self._limits)
                     sent, headers = form.addressed(method, params, caller)
-                    result = await wire.call(method, sent, headers=headers, on_progress=request.progress)
+                    wire.in_flight.number(request)
+                    result = await wire.call(request, method, sent, headers=headers)
                 if result.is_large:
                     await Turns().give()  # each pass over a large result takes milliseconds
                 result = form.checked(method, result)
@@ -230,7 +231,7 @@ class Connection:
             if not request.absorb():
                 raise
             if request.cut:
-                raise wire.failure() from None
+                raise wire.in_flight.failure() from None
             raise ServerFailure(wire.unanswered() or _timed_out(method, params, request, idle, within)) from None
         finally:
             CURRENT.reset(token)

@@ -179,7 +179,7 @@ class StdioDispatcher(DuplexDispatcher):
             with anyio.move_on_after(EXIT_SECONDS + 2 * LAST_WORDS_SECONDS):
                 await self._over.wait()
             # A process cannot act on a part of a line.
-            seen = self.rpc.pending.ended.evidence if self.rpc.pending.ended is not None else None
+            seen = self.in_flight.ended
             unsent = replace(seen, sent=False) if isinstance(seen, ProcessExit | NetworkFailure) else None
             raise ServerFailure(unsent or _closed_stdin(sent=False)) from None
         return self._child.written
@@ -210,7 +210,7 @@ class StdioDispatcher(DuplexDispatcher):
         await self._exit_or_timeout()
         if self._child.exit_code is not None:
             return  # a process that exits closes it too, and its exit says more
-        self.rpc.pending.fail_unread(self._child.bytes_read(), lambda sent: _closed_stdin(sent=sent))
+        self.in_flight.fail_unread(self._child.bytes_read(), lambda sent: _closed_stdin(sent=sent))
         await self.in_flight.empty()
         self._deaf = True
         scope.cancel()
@@ -259,7 +259,7 @@ class StdioDispatcher(DuplexDispatcher):
         if over:
             # It fails the request that it answers; the connection, if it is not known which.
             too_large = over_message_bound(self._limits)
-            if not self.rpc.pending.refuse(answered_id(line), too_large):
+            if not self.in_flight.refuse(answered_id(line), too_large):
                 raise ServerFailure(too_large)
             return
         if not line.strip():

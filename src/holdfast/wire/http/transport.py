@@ -45,9 +45,9 @@ from holdfast.wire.http.client import HttpPeer, content_type, read_bounded
 from holdfast.wire.http.connection import Response
 from holdfast.wire.http.event_stream import EVENT_STREAM, ServerEvents, over_message_bound
 from holdfast.wire.http.http_faults import evidence_of
-from holdfast.wire.in_flight import OnProgress
+from holdfast.wire.in_flight import RequestInFlight
 from holdfast.wire.raw_json import BadJson, Fields, NotAnObject, RawObject, dump_object, loads
-from holdfast.wire.rpc import Message, PendingRequest, answered_id, call_message, notification_message
+from holdfast.wire.rpc import Message, answered_id, call_message, notification_message
 
 __all__ = ["HttpDispatcher", "SseDispatcher"]
 
@@ -201,21 +201,14 @@ class HttpDispatcher(ServerDispatcher):
                 pass
 
     async def call(
-        self,
-        method: str,
-        params: Fields,
-        *,
-        headers: Mapping[str, str],
-        on_progress: OnProgress | None = None,
-        tell: bool = True,
+        self, request: RequestInFlight, method: str, params: Fields, *, headers: Mapping[str, str], tell: bool = True
     ) -> RawObject:
         """POST a request and read until it is settled."""
-        rpc, session = self.rpc, self._session
-        pending = rpc.pending.open(on_progress)
+        session = self._session
         began = time.monotonic()
         response: Response | None = None
         try:
-            message = call_message(pending.id, method, params, progress=on_progress is not None)
+            message = call_message(request.id, method, params, progress=request.wants_progress)
             response = await self._peer.send(
                 "POST",
                 self._peer.url,
@@ -230,18 +223,18 @@ class HttpDispatcher(ServerDispatcher):
             kind = content_type(response)
             if kind == _JSON:
                 body = await read_bounded(response, self._peer.limits)
-                await self._take_body(body, response, pending)
+                await self._take_body(body, response, request)
             elif kind == EVENT_STREAM:
                 cursor = _Cursor(resumes=not session.modern)
-                await self._take_stream(response, pending, cursor, method)
-                if not pending.settled:
-                    await self._resume(pending, cursor, method)
+                await self._take_stream(response, request, cursor, method)
+                if not request.settled:
+                    await self._resume(request, cursor, method)
             else:
                 raise ServerFailure(_not_mcp(response, kind))
-            return pending.answer()
+            return request.answer()
         except asyncio.CancelledError:
             if tell and not session.modern:
-                rpc.say_cancelled(pending)
+                self.rpc.say_cancelled(request)
             raise
         except Exception as exc:
             seen = evidence_of(exc, doing=f"the answer to {method}", after=round(time.monotonic() - began, 1))
@@ -249,23 +242,22 @@ class HttpDispatcher(ServerDispatcher):
                 raise  # a failure with evidence, or an error of the server itself
             raise ServerFailure(seen) from exc
         finally:
-            rpc.pending.close(pending)
             if response is not None:
                 response.close()
 
-    async def _take_body(self, came: bytes | bytearray, response: Response, pending: PendingRequest) -> None:
+    async def _take_body(self, came: bytes | bytearray, response: Response, request: RequestInFlight) -> None:
         """Take an answer that came in one piece."""
         try:
-            await self.rpc.take(came, pending)
+            await self.rpc.take(came, request)
         except BadJson as exc:
             if response.head.ends_with_connection and _is_beginning(came):
                 raise ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True)) from exc
             raise _unreadable(came, exc, stood=self.stood) from exc
-        if not pending.settled:
+        if not request.settled:
             detail = "its answer is no JSON-RPC response to this request"
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail))
 
-    async def _take_stream(self, response: Response, pending: PendingRequest, cursor: _Cursor, method: str) -> None:
+    async def _take_stream(self, response: Response, request: RequestInFlight, cursor: _Cursor, method: str) -> None:
         """Read a stream of the request until it is settled; a cut that can be resumed counts as its end.
 
         The caller's own task reads it, so progress is delivered as it comes and before the result.
@@ -279,8 +271,8 @@ class HttpDispatcher(ServerDispatcher):
                     cursor.delay = min(event.retry / 1000, LONGEST_RESUME_DELAY_SECONDS)
                 if event.name == "message" and event.data:
                     data = event.data
-                    await self.rpc.take(data, pending)
-                    if pending.settled:
+                    await self.rpc.take(data, request)
+                    if request.settled:
                         response.leave()
                         return
         except BadJson as exc:
@@ -290,7 +282,7 @@ class HttpDispatcher(ServerDispatcher):
             if not isinstance(seen, NetworkFailure) or not cursor.header:
                 raise
 
-    async def _resume(self, pending: PendingRequest, cursor: _Cursor, method: str) -> None:
+    async def _resume(self, request: RequestInFlight, cursor: _Cursor, method: str) -> None:
         """Read on a stream that was cut, where its server gave ids, until the request is settled.
 
         The server has the request and may have acted. A refused GET must not be the reason of the failure: it would
@@ -306,12 +298,12 @@ class HttpDispatcher(ServerDispatcher):
                 async with get as resumed:
                     if resumed.status >= 400:
                         break
-                    await self._take_stream(resumed, pending, cursor, method)
+                    await self._take_stream(resumed, request, cursor, method)
             except ServerFailure as failure:
                 if isinstance(failure.evidence, NotMcp | OverBound):
                     raise  # it is about what came
                 break
-            if pending.settled:
+            if request.settled:
                 return
         raise ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True))
 
@@ -359,7 +351,7 @@ class SseDispatcher(DuplexDispatcher):
                 return None
             finally:
                 self._posting.discard(scope)
-        raise self.failure()
+        raise self.in_flight.failure()
 
     async def _end_or_moment(self) -> None:
         """Wait a moment for the end of the stream: it tells whether only the POST was cut."""
@@ -369,7 +361,7 @@ class SseDispatcher(DuplexDispatcher):
     async def _post(self, data: bytes, doing: str, headers: Mapping[str, str]) -> None:
         await self._known.wait()
         if self._endpoint is None:
-            raise self.failure()
+            raise self.in_flight.failure()
         headers = {"content-type": "application/json", **headers}
         async with self._peer.request("POST", self._endpoint, headers=headers, content=data, doing=doing) as response:
             if response.status >= 400:
@@ -396,7 +388,7 @@ class SseDispatcher(DuplexDispatcher):
         async for event in ServerEvents(response, self._limits, skips=True):
             if event.cut:
                 over = over_message_bound(self._limits)
-                if not self.rpc.pending.refuse(answered_id(event.data), over):
+                if not self.in_flight.refuse(answered_id(event.data), over):
                     raise ServerFailure(over)
             elif event.name == "endpoint":
                 self._endpoint = self._same_origin(event.data.decode("utf-8", "replace"))
