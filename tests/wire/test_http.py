@@ -50,8 +50,8 @@ async def dispatcher(
     url: str, *, secrets: tuple[str, ...] = (), headers: dict[str, str] | None = None
 ) -> AsyncIterator[HttpDispatcher]:
     spec = ServerSpec(id="a", transport="http", url=url, headers=headers or {}, secrets=frozenset(secrets))
-    peer = HttpPeer(spec, Limits(), Redactor(spec.secrets))
-    wire = HttpDispatcher(peer)
+    peer = HttpPeer(spec, Redactor(spec.secrets))
+    wire = HttpDispatcher(peer, Limits())
     with anyio.fail_after(20):
         wire.start()
         try:
@@ -406,7 +406,7 @@ async def test_a_refused_token_is_renewed_once_and_the_request_sent_again(
     async with FaultServer(script) as server:
         spec = ServerSpec(id="a", transport="http", url=server.origin)
         tokens = Tokens("one", *others)
-        peer = HttpPeer(spec, Limits(), Redactor(), tokens)
+        peer = HttpPeer(spec, Redactor(), tokens)
         seen: int | None = None
         with suppress(ServerFailure):
             async with peer.request("GET", peer.url, headers={}, doing="it") as response:
@@ -422,7 +422,7 @@ async def test_a_refused_token_is_renewed_once_and_the_request_sent_again(
 async def test_an_authorization_of_the_definition_takes_the_place_of_a_login() -> None:
     async with FaultServer(respond(401, "no")) as server:
         spec = ServerSpec(id="a", transport="http", url=server.origin, headers={"Authorization": "Own key"})
-        peer = HttpPeer(spec, Limits(), Redactor(), Tokens("one", "two"))
+        peer = HttpPeer(spec, Redactor(), Tokens("one", "two"))
         async with peer.request("GET", peer.url, headers={}, doing="it") as response:
             assert (await peer.refusal(response))[0].login is None
         await peer.aclose()
@@ -636,7 +636,7 @@ def test_a_header_that_cannot_be_sent_and_an_address_that_cannot_be_read_are_err
 ) -> None:
     for url, given in (("http://127.0.0.1/", headers), ("http://127.0.0.1:port/", {})):
         with pytest.raises(ServerFailure) as failed:
-            HttpPeer(ServerSpec(id="a", transport="http", url=url, headers=given), Limits(), Redactor())
+            HttpPeer(ServerSpec(id="a", transport="http", url=url, headers=given), Redactor())
         assert isinstance(failed.value.evidence, BadConfig)
 
 

@@ -180,7 +180,7 @@ async def test_what_may_be_sent_twice_is_repeated_on_a_new_connection_and_once()
 async def peer_to(handler: Handler) -> AsyncIterator[Callable[[], Awaitable[bytes | bytearray | None]]]:
     async with serving(handler) as port:
         spec = ServerSpec(id="a", transport="http", url=f"http://127.0.0.1:{port}/mcp")
-        peer = HttpPeer(spec, Limits(), Redactor())
+        peer = HttpPeer(spec, Redactor())
 
         async def send() -> bytes | bytearray | None:
             return await (await peer.send("POST", peer.url, {}, b"{}", again=True)).read(100)

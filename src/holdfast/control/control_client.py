@@ -78,7 +78,9 @@ class HubConnection:
         self._found = found
         with self._explained():
             self._api = ApiClient(
-                found.url, headers={"authorization": f"Bearer {found.token}"}, tls=trust_in(found.certificate)
+                found.url.rstrip("/"),
+                headers={"authorization": f"Bearer {found.token}"},
+                tls=trust_in(found.certificate),
             )
 
     async def __aenter__(self) -> Self:

@@ -245,7 +245,7 @@ class Dialer:
             hub: HubPeer | None = None
             if (self._is_hub or spec.hub) and speaks_hub(said):
                 hub = HubPeer(proven=bool(spec.hub), own_id=self._hub_id, warns=hub_warns(said))
-            return Connection(greeting, wire, self._limits, closers, hub=hub, identity=identity)
+            return Connection(greeting, wire, closers, hub=hub, identity=identity)
         except BaseException:
             await close(closers)
             raise
@@ -282,7 +282,6 @@ class Dialer:
         patience = max(CONNECT_SECONDS, times.within)
         peer = HttpPeer(
             spec,
-            self._limits,
             redactor,
             authorizer,
             tls=self._tls_for(spec),
@@ -290,8 +289,8 @@ class Dialer:
         )
         stack.push_async_callback(peer.aclose)
         if spec.transport == "sse":
-            return SseDispatcher(peer, spec.id, hooks)
-        posts = HttpDispatcher(peer, spec.id, hooks)
+            return SseDispatcher(peer, self._limits, spec.id, hooks)
+        posts = HttpDispatcher(peer, self._limits, spec.id, hooks)
         stack.push_async_callback(posts.end_session)
         return posts
 

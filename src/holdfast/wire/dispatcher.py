@@ -192,16 +192,10 @@ class ServerDispatcher(ABC):
     def __init__(self, limits: Limits, server: str = "", hooks: DialHooks = NO_HOOKS) -> None:
         self.in_flight = InFlight()
         self.rpc = RpcPeer(self._send, limits, self.in_flight)
-        self._limits = limits
         self._serving: asyncio.Task[None] | None = None
         self.incoming = Incoming(server, hooks, self.in_flight)
         self.stood = False
         """Whether the handshake is complete; the dialer sets it."""
-
-    def adopt(self, limits: Limits) -> None:
-        """Use other bounds from now on."""
-        self._limits = limits
-        self.rpc.adopt(limits)
 
     def agree(self, version: str | None) -> None:  # noqa: B027 - a pipe has no headers that would name it
         """Requests are of this version of the protocol from now on; of none while a handshake begins."""

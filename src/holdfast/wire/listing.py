@@ -31,7 +31,6 @@ from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 from mcp_types import METHOD_NOT_FOUND
 from pydantic import BaseModel, ValidationError
 
-from holdfast.config import Limits
 from holdfast.core import (
     Evidence,
     HttpStatus,
@@ -112,7 +111,7 @@ class Offers(dict[OfferKind, "tuple[Offer, ...]"]):
         return before is not None and len(now) == len(before) and all(map(operator.is_, now, before))
 
 
-async def list_tool_offers(connection: RequestForm, limits: Limits, last: Offers | None = None) -> Offers:
+async def list_tool_offers(connection: RequestForm, last: Offers | None = None) -> Offers:
     """The tools, as the first part of what a server offers; ``last`` is what it offered before.
 
     A server that does not know ``tools/list`` has none. Tools whose headers are invalid are left out: a client of the
@@ -120,7 +119,7 @@ async def list_tool_offers(connection: RequestForm, limits: Limits, last: Offers
     """
     offers = Offers()
     read = partial(_read_tool, connection)
-    pages = await _every(connection, "tools/list", "tools", limits, read, known=_known(last, "tools"))
+    pages = await _every(connection, "tools/list", "tools", read, known=_known(last, "tools"))
     offers.pages["tools"] = pages
     if last is not None and offers.equal_in("tools", last):
         offers["tools"], offers.header_maps = last["tools"], last.header_maps
@@ -136,7 +135,7 @@ def _known(last: Offers | None, kind: OfferKind) -> Sequence[ListedPage[ReadOffe
 
 
 async def list_other_offers(
-    connection: RequestForm, limits: Limits, offers: Offers, last: Offers | None = None, *, until: float
+    connection: RequestForm, offers: Offers, last: Offers | None = None, *, until: float
 ) -> None:
     """Add every other kind that the server's capabilities name.
 
@@ -150,7 +149,7 @@ async def list_other_offers(
         read = partial(_read_other, _MODELS[kind], name)
         try:
             with anyio.fail_after(within):
-                pages = await _every(connection, method, key, limits, read, known=_known(last, kind))
+                pages = await _every(connection, method, key, read, known=_known(last, kind))
         except TimeoutError:
             offers.failures[kind] = TimedOut(doing=f"the answer to {method}", after=round(within, 1))
         except ServerFailure as failure:
@@ -243,13 +242,14 @@ async def _every(
     connection: RequestForm,
     method: str,
     key: str,
-    limits: Limits,
     read: Callable[[bytes], _T | None],
     *,
     known: Sequence[ListedPage[_T]] = (),
 ) -> list[ListedPage[_T]]:
     """All pages; raises if a bound is passed or a cursor repeats. Pages that are known by their bytes are not read."""
-    before = connection.received
+    rpc = connection.wire.rpc
+    limits = rpc.limits
+    before = rpc.received
     pages: list[ListedPage[_T]] = []
     count = 0
     seen: set[str] = set()
@@ -267,7 +267,7 @@ async def _every(
             noun = method.removesuffix("/list").replace("/", " ")
             raise _over(f"the number of {noun}", limits.catalog_items, "catalogItems")
         # All bytes count that came meanwhile, also those beside the list.
-        if connection.received - before > limits.catalog_bytes:
+        if rpc.received - before > limits.catalog_bytes:
             raise _over("the size of a list", limits.catalog_bytes, "catalogBytes")
         if page is None:
             items_read = tuple([item async for item in _read_each(raw_items, key, read)])

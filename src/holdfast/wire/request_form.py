@@ -555,7 +555,7 @@ class RequestForm:
     def __init__(
         self, greeting: Greeting, wire: ServerDispatcher, hub: HubPeer | None, identity: CallerIdentity | None
     ) -> None:
-        self._wire = wire
+        self.wire = wire
         self._hub = hub
         self._identity = identity
         self.modern = greeting.era == "modern"
@@ -566,11 +566,6 @@ class RequestForm:
         """Whether the server runs tool calls as tasks, in the form of the legacy era."""
         self._mirrored: Mapping[str, HeaderMap] = {}
 
-    @property
-    def received(self) -> int:
-        """How many bytes the server has sent so far."""
-        return self._wire.rpc.received
-
     def mirrored(self, headers: Mapping[str, HeaderMap]) -> None:
         """Send arguments of tools as headers too: by tool, the header of each argument."""
         self._mirrored = headers
@@ -579,7 +574,7 @@ class RequestForm:
         """One page of a list, as the bytes that it came in."""
         params: Fields = {"cursor": dumps(cursor)} if cursor is not None else {}
         params, headers = self.addressed(method, params, None)
-        return await self._wire.ask(method, params, headers=headers)
+        return await self.wire.ask(method, params, headers=headers)
 
     def checked(self, method: str, result: RawObject) -> RawObject:
         """A result without the hub's own keys. Raises ``ServerFailure`` if it is of no use, or says that of itself."""

@@ -1,6 +1,7 @@
-"""JSON-RPC between us and one server: our requests under way, and the server's requests and notifications.
+"""JSON-RPC between us and one server: answers to our requests, and the server's own requests and notifications.
 
 Every transport has one ``RpcPeer``. It knows no transport: it gets messages as bytes and has a function to send one.
+Our requests under way are in the table of ``in_flight``.
 
 What can happen:
 
@@ -30,10 +31,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
@@ -270,20 +271,14 @@ class ServerRequests:
 class Notices:
     """The server's notifications that wait for their handler, and the rate at which they may come."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self) -> None:
         self._waiting: deque[tuple[str, Mapping[str, Any] | None]] = deque(maxlen=NOTICES_WAITING)
         self._came = anyio.Event()
-        self._allowance = float(limits.notifications_per_second * BURST_SECONDS)
+        self._allowance = math.inf
         self._counted_at = 0.0
 
-    def adopt(self, limits: Limits) -> None:
-        """Use another rate from now on."""
-        self._limits = limits
-
-    def count(self) -> None:
+    def count(self, rate: int) -> None:
         """One came. A leaky bucket: a burst is allowed, a lasting flood ends this connection."""
-        rate = self._limits.notifications_per_second
         now = asyncio.get_running_loop().time()
         self._allowance = min(rate * BURST_SECONDS, self._allowance + (now - self._counted_at) * rate) - 1
         self._counted_at = now
@@ -322,11 +317,13 @@ class RpcPeer:
 
     def __init__(self, send: Callable[[Message], Awaitable[None]], limits: Limits, in_flight: InFlight) -> None:
         self._send = send
+        self.limits = limits
+        """The bounds of this connection; others may be set for the messages to come."""
         self._in_flight = in_flight
         self._tasks: anyio.abc.TaskGroup | None = None
         self._incoming: Incoming | None = None
         self._requests: ServerRequests | None = None
-        self._notices = Notices(limits)
+        self._notices = Notices()
         self.spoke = False
         """Whether anything that is JSON-RPC ever came from the server."""
         self.received = 0
@@ -338,10 +335,6 @@ class RpcPeer:
         self._incoming = incoming
         self._requests = ServerRequests(tasks, incoming, self.send_quietly)
         tasks.start_soon(until_cancelled, self._notices.deliver, incoming)
-
-    def adopt(self, limits: Limits) -> None:
-        """Use other bounds from now on."""
-        self._notices.adopt(limits)
 
     def release(self) -> None:
         """Let go of the transport and the session: all tasks have ended. No collection of cycles has to free them."""
@@ -413,7 +406,7 @@ class RpcPeer:
             return
         # All that settles nothing counts: progress costs its receiver a message, and answers that no request waits for
         # cost us time, without end.
-        self._notices.count()
+        self._notices.count(self.limits.notifications_per_second)
         if method is None:
             return
         raw = members.get("params")
@@ -539,7 +532,7 @@ def _id_of(raw: Bytes | None) -> RequestId | None:
 def _finite(value: object) -> float | None:
     """A finite number as it came; None for anything else, also for an integer that no float can hold."""
     try:
-        return value if isinstance(value, int | float) and isfinite(value) else None
+        return value if isinstance(value, int | float) and math.isfinite(value) else None
     except OverflowError:
         return None
 

@@ -94,14 +94,12 @@ class Connection:
         self,
         greeting: Greeting,
         wire: Wire,
-        limits: Limits,
         closers: AsyncExitStack,
         *,
         hub: HubPeer | None,
         identity: CallerIdentity | None = None,
     ) -> None:
         self.wire = wire
-        self._limits = limits
         self._closers = closers
         self.era: Era = greeting.era
         self.hub = hub
@@ -119,8 +117,7 @@ class Connection:
 
     def adopt(self, limits: Limits) -> None:
         """Use other bounds from the next message on."""
-        self._limits = limits
-        self.wire.adopt(limits)
+        self.wire.rpc.limits = limits
 
     async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
         """Send a notification; the server does not answer it."""
@@ -138,7 +135,7 @@ class Connection:
 
     async def list_tools(self, *, within: float) -> tuple[Offer, ...]:
         """Every tool of the server, over all pages, within so many seconds."""
-        listing = list_tool_offers(self._form, self._limits, self._listed)
+        listing = list_tool_offers(self._form, self._listed)
         tools = (await _within(self.wire, listing, within, "its list of tools"))["tools"]
         self._task_tools = _run_as_tasks(tools)
         return tools
@@ -151,10 +148,10 @@ class Connection:
         """
         until = anyio.current_time() + within
         last = self._listed
-        offers = await _within(self.wire, list_tool_offers(self._form, self._limits, last), within, "its list of tools")
+        offers = await _within(self.wire, list_tool_offers(self._form, last), within, "its list of tools")
         if last is None or offers["tools"] is not last["tools"]:
             self._task_tools = _run_as_tasks(offers["tools"])
-        await list_other_offers(self._form, self._limits, offers, last, until=until)
+        await list_other_offers(self._form, offers, last, until=until)
         if last is None or not offers.equal(last):
             self._listed = last = offers
         return last
@@ -211,7 +208,7 @@ class Connection:
                     if exc.code != HEADER_MISMATCH:
                         raise
                     # The server did not act: it wants arguments as headers too. A listing tells which.
-                    await list_tool_offers(form, self._limits)
+                    await list_tool_offers(form)
                     sent, headers = form.addressed(method, params, caller)
                     wire.in_flight.number(request)
                     result = await wire.call(request, method, sent, headers=headers)

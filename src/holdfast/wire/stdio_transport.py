@@ -242,7 +242,7 @@ class StdioDispatcher(DuplexDispatcher):
             while True:
                 chunk = await self._child.receive(READ_BYTES)
                 self._lines.feed(chunk)
-                while (found := self._lines.next_line(self._limits.message_bytes)) is not None:
+                while (found := self._lines.next_line(self.rpc.limits.message_bytes)) is not None:
                     await self._take_line(*found)
                     await turns.offer()
                 if len(chunk) == READ_BYTES:
@@ -250,7 +250,7 @@ class StdioDispatcher(DuplexDispatcher):
         except ServerFailure as failure:
             return failure.evidence
         except OverflowError:
-            return over_message_bound(self._limits)
+            return over_message_bound(self.rpc.limits)
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
             return None
 
@@ -258,7 +258,7 @@ class StdioDispatcher(DuplexDispatcher):
         """One line; of a line that is ``over`` the bound, its beginning."""
         if over:
             # It fails the request that it answers; the connection, if it is not known which.
-            too_large = over_message_bound(self._limits)
+            too_large = over_message_bound(self.rpc.limits)
             if not self.in_flight.refuse(answered_id(line), too_large):
                 raise ServerFailure(too_large)
             return

@@ -215,14 +215,12 @@ class HttpPeer:
     def __init__(
         self,
         spec: ServerSpec,
-        limits: Limits,
         redactor: Redactor,
         authorizer: Authorizer | None = None,
         *,
         tls: ssl.SSLContext | None = None,
         connect_within: float = CONNECT_SECONDS,
     ) -> None:
-        self.limits = limits
         self._connect_within = connect_within
         self._tls = tls
         self._direct = bool(spec.hub)  # a hub of the fleet is reached as it is, never through a proxy
@@ -233,8 +231,8 @@ class HttpPeer:
         except (httpx2.InvalidURL, TypeError, ValueError) as exc:
             raise ServerFailure(BadConfig(problems=("its URL cannot be read",), hint="check `url`")) from exc
         self._credentials = Credentials(spec, self.url, redactor, authorizer)
-        self._pools: dict[HttpOrigin, Pool] = {}
-        self._own_route: tuple[Pool, str] | None = None
+        self._pools: dict[str, Pool] = {}
+        """By scheme: every request goes to one host, and a redirect may lead from HTTP to HTTPS."""
         self._cookies = StickyCookies()
 
     @property
@@ -297,8 +295,8 @@ class HttpPeer:
         more, only for those that a server may get twice.
         """
         refused, fresh, redirects = False, False, 0
-        pool, target = self._own_route if url is self.url and self._own_route is not None else self._route(url)
         while True:
+            pool, target = self._pool(url), url.raw_path.decode("ascii")
             own, token = await self._credentials.current()
             # The later one counts: a definition may replace our defaults, and no header of the protocol.
             given = _DEFAULT_HEADERS, self._cookies.header, own, headers
@@ -319,7 +317,6 @@ class HttpPeer:
                 self._cookies.note(response.headers["set-cookie"])
             if response.status in REDIRECTS and "location" in response.headers:
                 url = _following(method, url, response, may=redirects < MAX_REDIRECTS)
-                pool, target = self._route(url)
                 redirects += 1
             elif response.status != 401 or token is None or refused or not await self._has_another(response, token):
                 return response
@@ -355,24 +352,18 @@ class HttpPeer:
         )
         return seen, body
 
-    def _route(self, url: httpx2.URL) -> tuple[Pool, str]:
-        """The connections for a URL, and its path and query. Almost every request is to the endpoint itself."""
-        route = self._pool(url), url.raw_path.decode("ascii")
-        if url is self.url:
-            self._own_route = route
-        return route
-
     def _pool(self, url: httpx2.URL) -> Pool:
-        if url.scheme not in ("http", "https") or not url.host:
-            problem = "its URL or a header cannot be used in an HTTP request"
-            raise ServerFailure(BadConfig(problems=(problem,), hint="check `url`"))
-        tls = url.scheme == "https"
-        origin = HttpOrigin(url.raw_host.decode("ascii"), url.port or (443 if tls else 80), tls, self._unix)
-        pool = self._pools.get(origin)
+        pool = self._pools.get(url.scheme)
         if pool is None:
+            if url.scheme not in ("http", "https") or not url.host:
+                problem = "its URL or a header cannot be used in an HTTP request"
+                raise ServerFailure(BadConfig(problems=(problem,), hint="check `url`"))
+            tls = url.scheme == "https"
+            origin = HttpOrigin(url.raw_host.decode("ascii"), url.port or (443 if tls else 80), tls, self._unix)
             proxy = None if self._direct or is_loopback(url.host) else _proxy_for(url)
             context = (self._tls or ssl_context()) if tls or (proxy is not None and proxy.tls) else None
-            pool = self._pools[origin] = Pool(origin, tls=context, proxy=proxy, connect_within=self._connect_within)
+            pool = Pool(origin, tls=context, proxy=proxy, connect_within=self._connect_within)
+            self._pools[url.scheme] = pool
         return pool
 
     def __repr__(self) -> str:
@@ -390,19 +381,13 @@ async def read_bounded(response: Response, limits: Limits) -> bytes | bytearray:
 
 def content_type(response: Response) -> str:
     """The content type without its parameters, in lower case; empty where there is none."""
-    return _content_type(response.headers.get("content-type", ""))
-
-
-@lru_cache(maxsize=64)
-def _content_type(kind: str) -> str:
-    if "," not in kind:
-        return kind.partition(";")[0].strip().lower()
+    kind = response.headers.get("content-type", "")
     kinds = {one.partition(";")[0].strip().lower() for one in kind.split(",")}
     return kinds.pop() if len(kinds) == 1 else kind.partition(";")[0].strip().lower()  # some proxies repeat it
 
 
-# Peers that are no MCP servers: one document, one exchange, or a small web API with an event stream. The caller
-# interprets an answer, an error status too.
+# Peers that are no MCP servers: a document, an authorization server, or a small web API with an event stream. The
+# caller interprets an answer, an error status too.
 
 LARGEST = 16 << 20
 LARGEST_ANSWER = 256 << 10
@@ -418,68 +403,6 @@ class HttpAnswer:
     body: bytes = field(repr=False)
 
 
-async def fetch(
-    url: str,
-    *,
-    headers: HeaderSource | None = None,
-    allow_plain_http: bool = False,
-    within: float = 10.0,
-    largest: int = LARGEST,
-) -> bytes:
-    """The body of a GET; ``ServerFailure`` with its evidence if there is none, or an error status."""
-    spec = ServerSpec(
-        id="document", transport="http", url=url, headers=headers or {}, allow_plain_http=allow_plain_http
-    )
-    doing = "the document"
-    async with (
-        _peer_for_one_request(spec, largest, within, doing) as peer,
-        peer.request("GET", peer.url, headers={}, doing=doing) as response,
-    ):
-        if response.status >= 300:
-            raise ServerFailure((await peer.refusal(response))[0])
-        return bytes(await read_bounded(response, peer.limits))
-
-
-async def exchange(
-    method: str,
-    url: str,
-    *,
-    headers: Mapping[str, str] | None = None,
-    content: bytes | None = None,
-    doing: str,
-    within: float = 10.0,
-    on_sending: Callable[[], None] | None = None,
-) -> HttpAnswer:
-    """One request and its answer, an error status too; ``ServerFailure`` if there is none."""
-    spec = ServerSpec(id="authorization", transport="http", url=url)
-    async with (
-        _peer_for_one_request(spec, LARGEST_ANSWER, within, doing) as peer,
-        peer.request(
-            method, peer.url, headers=headers or {}, content=content, doing=doing, on_sending=on_sending
-        ) as response,
-    ):
-        return await _whole(response, peer.limits)
-
-
-@asynccontextmanager
-async def _peer_for_one_request(spec: ServerSpec, largest: int, within: float, doing: str) -> AsyncIterator[HttpPeer]:
-    """A peer whose connection ends with the block. The block may take so many seconds."""
-    try:
-        with anyio.fail_after(within):
-            peer = HttpPeer(spec, Limits(message_bytes=largest), Redactor())
-            try:
-                yield peer
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await peer.aclose()
-    except TimeoutError:
-        raise ServerFailure(TimedOut(doing=doing, after=within)) from None
-
-
-async def _whole(response: Response, limits: Limits) -> HttpAnswer:
-    return HttpAnswer(response.status, response.headers, bytes(await read_bounded(response, limits)))
-
-
 class ApiEvent(NamedTuple):
     """One event of a stream."""
 
@@ -488,14 +411,22 @@ class ApiEvent(NamedTuple):
 
 
 class ApiClient:
-    """One API at one base URL. Use it as ``async with ApiClient(url, headers=…) as api``."""
+    """One API at one base URL, with its connections. Use it in an ``async with``."""
 
     def __init__(
-        self, url: str, *, headers: Mapping[str, str], largest: int = 64 << 20, tls: ssl.SSLContext | None = None
+        self,
+        url: str,
+        *,
+        headers: HeaderSource | None = None,
+        allow_plain_http: bool = False,
+        largest: int = 64 << 20,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        spec = ServerSpec(id="api", transport="http", url=url, headers=headers)
-        self._peer = HttpPeer(spec, Limits(message_bytes=largest), Redactor(headers.values()), tls=tls)
-        self._base = url.rstrip("/")
+        given = headers or {}
+        spec = ServerSpec(id="api", transport="http", url=url, headers=given, allow_plain_http=allow_plain_http)
+        self._peer = HttpPeer(spec, Redactor(() if callable(given) else given.values()), tls=tls)
+        self._limits = Limits(message_bytes=largest)
+        self._base = url
 
     async def __aenter__(self) -> Self:
         return self
@@ -506,15 +437,31 @@ class ApiClient:
         with anyio.CancelScope(shield=True):
             await self._peer.aclose()
 
-    async def ask(self, method: str, path: str, *, body: bytes | None = None, within: float) -> HttpAnswer:
-        """Send one request."""
-        headers = {"content-type": "application/json"} if body is not None else {}
-        with anyio.move_on_after(within):
-            async with self._peer.request(
-                method, httpx2.URL(self._base + path), headers=headers, content=body, doing=path
-            ) as response:
-                return await _whole(response, self._peer.limits)
-        raise ServerFailure(TimedOut(doing="its answer", after=within))
+    async def read(self, *, within: float) -> bytes:
+        """The body of a GET of the base URL; ``ServerFailure`` for an error status too."""
+        async with self._response("GET", "", {}, within=within, doing="the document") as response:
+            if response.status >= 300:
+                raise ServerFailure((await self._peer.refusal(response))[0])
+            return bytes(await read_bounded(response, self._limits))
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        doing: str = "its answer",
+        within: float,
+        on_sending: Callable[[], None] | None = None,
+    ) -> HttpAnswer:
+        """Send one request. Without headers of its own, a body is JSON."""
+        if headers is None:
+            headers = {"content-type": "application/json"} if body is not None else {}
+        async with self._response(
+            method, path, headers, body=body, within=within, doing=doing, on_sending=on_sending
+        ) as response:
+            return await self._whole(response)
 
     async def events(self, path: str, *, silence: float) -> AsyncGenerator[ApiEvent | HttpAnswer, None]:
         """The events of a stream until it ends; one ``HttpAnswer`` where there is no stream.
@@ -527,9 +474,34 @@ class ApiClient:
             if isinstance(response, HttpAnswer):
                 yield response
                 return
-            async for event in ServerEvents(response, self._peer.limits, silence=silence):
+            async for event in ServerEvents(response, self._limits, silence=silence):
                 if event.data:
                     yield ApiEvent(event.name, event.data.decode("utf-8", "replace"))
+
+    @asynccontextmanager
+    async def _response(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        *,
+        body: bytes | None = None,
+        within: float,
+        doing: str,
+        on_sending: Callable[[], None] | None = None,
+    ) -> AsyncIterator[Response]:
+        """An answer whose head is here. The block ends within so many seconds from the request on."""
+        url = httpx2.URL(self._base + path)
+        with anyio.move_on_after(within):
+            async with self._peer.request(
+                method, url, headers=headers, content=body, doing=doing, on_sending=on_sending
+            ) as response:
+                yield response
+                return
+        raise ServerFailure(TimedOut(doing=doing, after=within))
+
+    async def _whole(self, response: Response) -> HttpAnswer:
+        return HttpAnswer(response.status, response.headers, bytes(await read_bounded(response, self._limits)))
 
     async def _opened(self, stack: AsyncExitStack, path: str, within: float) -> Response | HttpAnswer:
         """A stream, which ends with the stack, or the answer that came instead."""
@@ -538,8 +510,41 @@ class ApiClient:
             response = await stack.enter_async_context(request)
             if response.status == 200 and content_type(response) == EVENT_STREAM:
                 return response
-            return await _whole(response, self._peer.limits)
+            return await self._whole(response)
         raise ServerFailure(TimedOut(doing="its answer", after=within))
+
+
+async def fetch(
+    url: str,
+    *,
+    headers: HeaderSource | None = None,
+    allow_plain_http: bool = False,
+    within: float = 10.0,
+    largest: int = LARGEST,
+) -> bytes:
+    """The body of a GET; ``ServerFailure`` with its evidence if there is none, or an error status."""
+    async with ApiClient(url, headers=headers, allow_plain_http=allow_plain_http, largest=largest) as api:
+        return await api.read(within=within)
+
+
+async def exchange(
+    method: str,
+    url: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    content: bytes | None = None,
+    doing: str,
+    within: float = 10.0,
+    on_sending: Callable[[], None] | None = None,
+) -> HttpAnswer:
+    """One request to an authorization server, and its answer, an error status too; ``ServerFailure`` without one.
+
+    ``on_sending`` is called when the connection is open and the request is about to be sent.
+    """
+    async with ApiClient(url, largest=LARGEST_ANSWER) as api:
+        return await api.ask(
+            method, "", headers=headers or {}, body=content, doing=doing, within=within, on_sending=on_sending
+        )
 
 
 def _basic(url: httpx2.URL) -> str:

@@ -130,8 +130,6 @@ class Pool:
         self._ending: dict[PooledConnection, float] = {}
         """Connections whose answer has not ended though its reader has left, and since when."""
         self._closed = False
-        self._last_head: tuple[tuple[object, ...], bytes] = (), b""
-        """The head that was written last, and what it was made of: most requests to a server have the same one."""
         self.reached = False
         """Whether a connection has stood."""
         self._keep_none_until = 0.0
@@ -150,19 +148,22 @@ class Pool:
             raise
 
     def head(self, method: str, target: str, headers: tuple[Mapping[str, str], ...], body: bytes | None) -> bytes:
-        """The head of a request. Names of headers are in lower case; of two with one name the later one counts.
-
-        The mappings are kept, and no one changes them: where they are the same objects as for the last request, they
-        need not be compared.
-        """
-        asked = method, target, headers
-        known, written = self._last_head
-        if known != asked:
-            written = self._written(*asked)
-            self._last_head = asked, written
-        if body is None and method != "POST":  # a POST without a length is refused by some servers
-            return written + b"\r\n"
-        return b"%bcontent-length: %d\r\n\r\n" % (written, len(body or b""))
+        """The head of a request. Names of headers are in lower case; of two with one name the later one counts."""
+        proxy = self._proxy
+        given: dict[str, str] = {}
+        for some in headers:
+            given |= some
+        if proxy is not None and not self.origin.tls:
+            target = f"http://{self.origin.authority}{target}"
+        lines = [f"{method} {target} HTTP/1.1\r\n"]
+        if "host" not in given:  # a definition may name another Host
+            lines.append(f"host: {self.origin.authority}\r\n")
+        lines += [f"{name}: {value}\r\n" for name, value in given.items()]
+        if proxy is not None and proxy.authorization and not self.origin.tls:
+            lines.append(f"proxy-authorization: {proxy.authorization}\r\n")
+        if body is not None or method == "POST":  # a POST without a length is refused by some servers
+            lines.append(f"content-length: {len(body or b'')}\r\n")
+        return "".join((*lines, "\r\n")).encode("latin-1")
 
     def free(self) -> PooledConnection | None:
         """The connection that was used last, if it can be used: the others age meanwhile and are dropped."""
@@ -223,22 +224,6 @@ class Pool:
         self._all.clear()
         self._idle.clear()
         self._ending.clear()
-
-    def _written(self, method: str, target: str, headers: tuple[Mapping[str, str], ...]) -> bytes:
-        """The head of a request, without the length of its body."""
-        proxy = self._proxy
-        given: dict[str, str] = {}
-        for some in headers:
-            given |= some
-        if proxy is not None and not self.origin.tls:
-            target = f"http://{self.origin.authority}{target}"
-        lines = [f"{method} {target} HTTP/1.1\r\n"]
-        if "host" not in given:  # a definition may name another Host
-            lines.append(f"host: {self.origin.authority}\r\n")
-        lines += [f"{name}: {value}\r\n" for name, value in given.items()]
-        if proxy is not None and proxy.authorization and not self.origin.tls:
-            lines.append(f"proxy-authorization: {proxy.authorization}\r\n")
-        return "".join(lines).encode("latin-1")
 
     def release(self, connection: PooledConnection) -> None:
         """A connection is free for the next request."""

@@ -133,15 +133,10 @@ class ServerSession:
 class HttpDispatcher(ServerDispatcher):
     """Streamable HTTP."""
 
-    def __init__(self, peer: HttpPeer, server: str = "", hooks: DialHooks = NO_HOOKS) -> None:
-        super().__init__(peer.limits, server, hooks)
+    def __init__(self, peer: HttpPeer, limits: Limits, server: str = "", hooks: DialHooks = NO_HOOKS) -> None:
+        super().__init__(limits, server, hooks)
         self._peer = peer
         self._session = ServerSession(peer)
-
-    def adopt(self, limits: Limits) -> None:
-        """Use other bounds from now on."""
-        super().adopt(limits)
-        self._peer.limits = limits
 
     def agree(self, version: str | None) -> None:
         """Name this version in the headers of requests."""
@@ -183,7 +178,7 @@ class HttpDispatcher(ServerDispatcher):
             if content_type(response) != EVENT_STREAM:
                 return False
             opened()
-            async for event in ServerEvents(response, self._peer.limits):
+            async for event in ServerEvents(response, self.rpc.limits):
                 if event.name == "message" and event.data:
                     await self.rpc.take_shared(event.data)
         return True
@@ -222,7 +217,7 @@ class HttpDispatcher(ServerDispatcher):
                 session.begin(response)
             kind = content_type(response)
             if kind == _JSON:
-                body = await read_bounded(response, self._peer.limits)
+                body = await read_bounded(response, self.rpc.limits)
                 await self._take_body(body, response, request)
             elif kind == EVENT_STREAM:
                 cursor = _Cursor(resumes=not session.modern)
@@ -264,7 +259,7 @@ class HttpDispatcher(ServerDispatcher):
         """
         data = b""
         try:
-            async for event in ServerEvents(response, self._peer.limits):
+            async for event in ServerEvents(response, self.rpc.limits):
                 if event.id:
                     cursor.last_id = event.id
                 if event.retry is not None:
@@ -322,8 +317,8 @@ class HttpDispatcher(ServerDispatcher):
 class SseDispatcher(DuplexDispatcher):
     """The older HTTP+SSE."""
 
-    def __init__(self, peer: HttpPeer, server: str = "", hooks: DialHooks = NO_HOOKS) -> None:
-        super().__init__(peer.limits, server, hooks)
+    def __init__(self, peer: HttpPeer, limits: Limits, server: str = "", hooks: DialHooks = NO_HOOKS) -> None:
+        super().__init__(limits, server, hooks)
         self._peer = peer
         self._endpoint: httpx2.URL | None = None
         self._known = anyio.Event()
@@ -385,9 +380,9 @@ class SseDispatcher(DuplexDispatcher):
 
     async def _take_events(self, response: Response) -> None:
         # A stream keeps the bound that it was opened with.
-        async for event in ServerEvents(response, self._limits, skips=True):
+        async for event in ServerEvents(response, self.rpc.limits, skips=True):
             if event.cut:
-                over = over_message_bound(self._limits)
+                over = over_message_bound(self.rpc.limits)
                 if not self.in_flight.refuse(answered_id(event.data), over):
                     raise ServerFailure(over)
             elif event.name == "endpoint":
