@@ -15,11 +15,10 @@ from holdfast.config.settings import Limits
 from holdfast.config.spec import ServerSpec
 from holdfast.core.evidence import Evidence, HttpStatus, NetworkFailure, NetworkFault, ProcessExit
 from holdfast.core.redact import Redactor
-from holdfast.wire import listen
+from holdfast.wire import session
 from holdfast.wire.dial import Dialer
 from holdfast.wire.dispatcher import DialHooks
-from holdfast.wire.listen import LIST_CHANGED, watch_connection
-from holdfast.wire.session import Connection
+from holdfast.wire.session import LIST_CHANGED, Connection, DesiredState, apply_desired_state, watch_connection
 from holdfast.wire.warden import Warden
 from tests.peers.http_fault import Behaviour, Exchange, Request, respond
 from tests.peers.mcp_http import McpPeer
@@ -125,7 +124,7 @@ async def test_streams_that_end_at_once_are_opened_ever_more_rarely(monkeypatch:
                 await peer.until(lambda: peer.methods.count("GET") >= 12)
         monkeypatch.undo()
     assert pauses[:3] == [0.5, 1, 2]
-    assert max(pauses) == listen.LONGEST_PAUSE_SECONDS
+    assert max(pauses) == session.LONGEST_PAUSE_SECONDS
     assert pauses == sorted(pauses)
 
 
@@ -196,6 +195,36 @@ def _subscriptions_meet(code: int, peer: McpPeer) -> Callable[[Request], Behavio
         await exchange.respond(200, encode(failure(json.loads(exchange.request.body), code, "no")))
 
     return lambda request: Behaviour("no", refuse) if b"subscriptions/listen" in request.body else peer.healthy
+
+
+@pytest.mark.requirement("LIFE-18")
+@pytest.mark.parametrize(("sound", "pauses"), [(0.0, []), (3600.0, [0.5, 1])])
+async def test_only_after_short_subscriptions_to_a_resource_the_next_one_waits(
+    sound: float, pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    wanted = DesiredState()
+    wanted.watch("a://b")
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        await anyio.lowlevel.checkpoint()
+
+    async with McpPeer(era="modern", get_stream=True) as peer, Warden() as warden, anyio.create_task_group() as tasks:
+        dialer = Dialer(warden=warden, limits=Limits())
+        async with dialer.connect(_spec(peer), within=10, redactor=Redactor()) as connection:
+            monkeypatch.setattr(session, "SOUND_SECONDS", sound)
+            monkeypatch.setattr("anyio.sleep", sleep)
+            tasks.start_soon(apply_desired_state, connection, wanted)
+            for number in range(1, 4):
+                with anyio.fail_after(5):
+                    await peer.streaming(number)
+                peer.end_streams()
+            with anyio.fail_after(5):
+                await peer.streaming(4)
+            tasks.cancel_scope.cancel()
+        monkeypatch.undo()
+    assert waited == pauses
 
 
 @pytest.mark.requirement("LIFE-6")

@@ -22,7 +22,6 @@ from holdfast.core import (
     ToldByHub,
 )
 from holdfast.errors import ServerFailure
-from holdfast.wire.listen import DesiredState
 from holdfast.wire.raw_json import RawObject
 from holdfast.wire.request_form import (
     FAILURE_KEY,
@@ -33,7 +32,7 @@ from holdfast.wire.request_form import (
     RequestForm,
     without_task_capabilities,
 )
-from holdfast.wire.session import RELATED_TASK, call_as_task
+from holdfast.wire.session import RELATED_TASK, DesiredState, call_as_task
 from tests.wire.test_request_headers import Client
 
 CREATED = RawObject.of({"task": {"taskId": "t1"}})

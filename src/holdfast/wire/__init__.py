@@ -58,15 +58,6 @@ if TYPE_CHECKING:
         unix_peer_uid as unix_peer_uid,
     )
     from holdfast.wire.in_flight import Caller as Caller, Era as Era, until_cancelled as until_cancelled
-    from holdfast.wire.listen import (
-        LIST_CHANGED as LIST_CHANGED,
-        LOG_LEVELS as LOG_LEVELS,
-        DesiredState as DesiredState,
-        apply_desired_state as apply_desired_state,
-        first_status as first_status,
-        follow_hub as follow_hub,
-        watch_connection as watch_connection,
-    )
     from holdfast.wire.listing import (
         Offer as Offer,
         Offers as Offers,
@@ -129,9 +120,16 @@ if TYPE_CHECKING:
         without_task_capabilities as without_task_capabilities,
     )
     from holdfast.wire.session import (
+        LIST_CHANGED as LIST_CHANGED,
+        LOG_LEVELS as LOG_LEVELS,
         RELATED_TASK as RELATED_TASK,
         Connection as Connection,
+        DesiredState as DesiredState,
+        apply_desired_state as apply_desired_state,
+        first_status as first_status,
+        follow_hub as follow_hub,
         forget_client as forget_client,
+        watch_connection as watch_connection,
     )
     from holdfast.wire.warden import Warden as Warden
 

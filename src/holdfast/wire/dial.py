@@ -57,10 +57,9 @@ from holdfast.wire.http.client import CONNECT_SECONDS, Authorize, HttpPeer
 from holdfast.wire.http.http_faults import causes
 from holdfast.wire.http.transport import HttpDispatcher, SseDispatcher
 from holdfast.wire.in_flight import Era
-from holdfast.wire.listen import STATUS_SECONDS, first_status
 from holdfast.wire.process import Child, OnStderr
 from holdfast.wire.request_form import CallerIdentity, Greeting, HubPeer, SignAssertion
-from holdfast.wire.session import Connection, Wire, close
+from holdfast.wire.session import STATUS_SECONDS, Connection, Wire, close, first_status
 from holdfast.wire.stdio_transport import StdioDispatcher
 from holdfast.wire.warden import Warden
 
