@@ -138,7 +138,7 @@ def _settled(hub: Hub) -> Settled:
     assert lease.connection is not None
     wire = lease.connection.wire
     assert isinstance(wire, HttpDispatcher)
-    return lambda: came_true(lambda: all(pool._idle for pool in wire._peer._pools.values()))
+    return lambda: came_true(lambda: all(pool._idle for pool in wire.peer._pools.values()))
 
 
 async def _cost(servers: int, monkeypatch: pytest.MonkeyPatch, *, lines: bool = False) -> Cost:

@@ -632,7 +632,7 @@ async def _stdin_is_closed(hub: Hub, server: str) -> None:
     """Wait until nobody reads the pipe: what was written before would be lost without a word."""
     lease: Any = hub.registry.slot(server).lease
     poll = select.poll()
-    poll.register(lease.connection.wire._child._stdin, 0)
+    poll.register(lease.connection.wire.child._stdin, 0)
     await came_true(lambda: poll.poll(0))
 
 

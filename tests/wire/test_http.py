@@ -329,7 +329,7 @@ async def test_a_stream_whose_end_follows_its_answer_leaves_its_connection_to_th
         for _ in range(3):
             assert await asked(wire) == {"fine": True}
             has_answer.set()
-            (pool,) = wire._peer._pools.values()
+            (pool,) = wire.peer._pools.values()
             await came_true(lambda: pool._idle)  # noqa: B023 - the loop waits for it
             has_answer = anyio.Event()
     assert peer.connections == 1
@@ -571,7 +571,7 @@ async def test_progress_that_came_on_another_stream_is_told_before_the_result(
             response.end()
             return response
 
-        monkeypatch.setattr(wire._peer, "send", send)
+        monkeypatch.setattr(wire.peer, "send", send)
         request = wire.in_flight.start(cast("Caller", SimpleNamespace(progress=tell)), idle=10, within=10)
         assert await wire.call(request, "tools/call", {}, headers={}) is not None
     assert told == [0.5]

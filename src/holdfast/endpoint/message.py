@@ -24,7 +24,6 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -395,13 +394,6 @@ def _as_text(value: Bytes) -> str:
     return bytes(value).decode()
 
 
-@lru_cache(maxsize=4)
-def _stamped(stamp: bytes) -> tuple[Fields, bytes]:
-    """``_meta`` with the hub's own name and version, as members and written."""
-    lead: Fields = {"_meta": join_fields({SERVER_INFO_META_KEY: stamp})}
-    return lead, join_fields(lead)
-
-
 def _modern(method: str, result: RawObject, stamp: bytes) -> RawObject:
     said = result.get("resultType")
     kind = None if said is None else "complete" if bytes(said) == COMPLETE else text_of(said)
@@ -412,10 +404,8 @@ def _modern(method: str, result: RawObject, stamp: bytes) -> RawObject:
         lead["resultType"] = b'"complete"'
         result = result.changed({"resultType": None}) if "resultType" in result.members else result
     meta = result.get("_meta")
-    if meta is None and not lead:
-        return result.led_by(*_stamped(stamp))  # almost every result
     if meta is None or not is_object(meta):
-        lead["_meta"] = _stamped(stamp)[0]["_meta"]
+        lead["_meta"] = join_fields({SERVER_INFO_META_KEY: stamp})
         result = result.changed({"_meta": None}) if meta is not None else result
     elif SERVER_INFO_META_KEY not in (members := fields(meta)):
         result = result.changed({"_meta": join_fields({SERVER_INFO_META_KEY: stamp, **members})})

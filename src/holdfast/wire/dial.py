@@ -254,7 +254,7 @@ class Dialer:
         try:
             with anyio.fail_after(left) as scope:
                 times.scope = scope
-                has_read = wire.has_read if isinstance(wire, StdioDispatcher) else None
+                has_read = wire.child.has_read if isinstance(wire, StdioDispatcher) else None
                 greeting = await negotiate(wire, era=era, has_read=has_read, fixed=fixed)
         except TimeoutError:
             raise ServerFailure(wire.unanswered() or _silence(wire, left, times)) from None
@@ -333,13 +333,15 @@ class _Times:
 
 def _silence(wire: Wire, left: float, times: _Times) -> TimedOut:
     """A handshake that took too long, with the key that gives it more time."""
-    if isinstance(wire, HttpDispatcher | SseDispatcher) and wire.connecting:
+    if isinstance(wire, HttpDispatcher | SseDispatcher) and wire.peer.connecting:
         return TimedOut(doing="a connection", after=round(left, 1), sent=False)
     if not isinstance(wire, StdioDispatcher):
         return TimedOut(doing="its first answer", after=round(left, 1))
-    if wire.spoke:
+    if wire.rpc.spoke:
         return TimedOut(doing="the end of the handshake", after=round(min(times.within, left), 1))
-    return TimedOut(doing="its first answer", after=round(left, 1), setting="startTimeout", stderr=wire.last_line)
+    return TimedOut(
+        doing="its first answer", after=round(left, 1), setting="startTimeout", stderr=wire.child.stderr.last_line
+    )
 
 
 def _pass_on(on_stderr: OnStderr | None, server: str, redactor: Redactor, line: bytes) -> None:
@@ -501,7 +503,7 @@ class Attempt(Generic[T]):
         left = self._left(stands) if self.listing_within is None else self.listing_within
         self.listing = await self.read(connection, left)
         self.listing_seconds = anyio.current_time() - stands
-        self.noise = connection.wire.noise if isinstance(connection.wire, StdioDispatcher) else ""
+        self.noise = connection.wire.noise.text if isinstance(connection.wire, StdioDispatcher) else ""
 
 
 SHORTEST_DIAL = 0.02

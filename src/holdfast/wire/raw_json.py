@@ -178,19 +178,10 @@ class RawObject:
                 members[key] = value
         return self._like(members)
 
-    def led_by(self, lead: Mapping[str, Bytes], written: bytes = b"") -> RawObject:
-        """An object with more members before its own, which stay as they are. ``written`` is the lead as an object."""
-        own = self.members
-        more = lead if own.keys().isdisjoint(lead) else {key: value for key, value in lead.items() if key not in own}
-        if not more:
-            return self
-        other = self._like({**more, **own})
-        if self.raw is not None and not self.is_large and own:
-            rest = bytes(self.raw)
-            if rest.startswith(b'{"'):  # nothing of what it has is written again
-                before = written if written and more is lead else join_fields(more)
-                other.raw = b"%b,%b" % (before[:-1], rest[1:])
-        return other
+    def led_by(self, lead: Mapping[str, Bytes]) -> RawObject:
+        """An object with more members before its own, which stay as they are."""
+        more = {key: value for key, value in lead.items() if key not in self.members}
+        return self._like({**more, **self.members}) if more else self
 
     def _like(self, members: Fields) -> RawObject:
         """Another object of much the same size."""

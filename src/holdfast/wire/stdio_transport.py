@@ -137,43 +137,25 @@ class StdioDispatcher(DuplexDispatcher):
         hooks: DialHooks = NO_HOOKS,
     ) -> None:
         super().__init__(limits, server, hooks)
-        self._child = child
-        self._noise = OutputNoise(redactor)
+        self.child = child
+        self.noise = OutputNoise(redactor)
+        """What it printed on stdout that is no message."""
         self._lines = LineBuffer()
         self._deaf = False
         """Whether it closed its stdin and lives on."""
         self._on_first_message = on_first_message
 
-    @property
-    def noise(self) -> str:
-        """The first noise on its stdout, masked."""
-        return self._noise.text
-
-    @property
-    def spoke(self) -> bool:
-        """Whether it has sent a message of the protocol."""
-        return self.rpc.spoke
-
-    @property
-    def last_line(self) -> str:
-        """The last line of its stderr so far, masked."""
-        return self._child.stderr.last_line
-
-    def has_read(self) -> bool | None:
-        """Whether the process has read all that was written to it; None where the system does not tell."""
-        return self._child.has_read()
-
     def unanswered(self) -> Evidence | None:
         """A program that printed only noise is no MCP server."""
-        if self._noise.text and not self.rpc.spoke:
-            return NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"it printed {self._noise.text!r}")
+        if self.noise.text and not self.rpc.spoke:
+            return NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"it printed {self.noise.text!r}")
         if self._lines.unended and not self.rpc.spoke:
             return NotMcp(fault=NotMcpFault.NOT_JSON, detail="it printed a line without an end")
         return None
 
     async def _write(self, data: bytes, *, doing: str, headers: Mapping[str, str]) -> int | None:
         try:
-            await self._child.send(one_line(data) + b"\n")
+            await self.child.send(one_line(data) + b"\n")
         except (OSError, anyio.ClosedResourceError):
             # The reader learns the reason in a moment; it says more than a broken pipe.
             with anyio.move_on_after(EXIT_SECONDS + 2 * LAST_WORDS_SECONDS):
@@ -182,12 +164,12 @@ class StdioDispatcher(DuplexDispatcher):
             seen = self.in_flight.ended
             unsent = replace(seen, sent=False) if isinstance(seen, ProcessExit | NetworkFailure) else None
             raise ServerFailure(unsent or _closed_stdin(sent=False)) from None
-        return self._child.written
+        return self.child.written
 
     async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
         """Read lines until the process exits or closes its stdout."""
         broken: Evidence | None = None
-        tasks.start_soon(until_cancelled, self._child.stderr.drain)
+        tasks.start_soon(until_cancelled, self.child.stderr.drain)
         async with anyio.create_task_group() as reading:
             reading.start_soon(until_cancelled, self._end_on_exit, reading.cancel_scope)
             reading.start_soon(until_cancelled, self._end_on_closed_stdin, reading.cancel_scope)
@@ -199,40 +181,40 @@ class StdioDispatcher(DuplexDispatcher):
 
     async def _end_on_exit(self, scope: anyio.CancelScope) -> None:
         """End the reading soon after the exit, also while a grandchild holds the pipe open."""
-        await self._child.exited()
+        await self.child.exited()
         for _ in range(LAST_WORDS_LOOKS):
             await anyio.sleep(LAST_WORDS_SECONDS / LAST_WORDS_LOOKS)
         scope.cancel()
 
     async def _end_on_closed_stdin(self, scope: anyio.CancelScope) -> None:
         """End the reading when it has closed its stdin, and has answered what it had read before."""
-        await self._child.stdin_closed()
+        await self.child.stdin_closed()
         await self._exit_or_timeout()
-        if self._child.exit_code is not None:
+        if self.child.exit_code is not None:
             return  # a process that exits closes it too, and its exit says more
-        self.in_flight.fail_unread(self._child.bytes_read(), lambda sent: _closed_stdin(sent=sent))
+        self.in_flight.fail_unread(self.child.bytes_read(), lambda sent: _closed_stdin(sent=sent))
         await self.in_flight.empty()
         self._deaf = True
         scope.cancel()
 
     async def _exit_or_timeout(self) -> None:
         with anyio.move_on_after(EXIT_SECONDS):
-            await self._child.exited()
+            await self.child.exited()
 
     async def _last_evidence(self) -> Evidence:
-        code = self._child.exit_code
+        code = self.child.exit_code
         if code is None and self._deaf:
             return _closed_stdin(sent=True)
         if code is None:
             return NetworkFailure(fault=NetworkFault.CLOSED, stood=True, detail="it closed its stdout")
-        whole, recent = await self._child.stderr.last_words()
+        whole, recent = await self.child.stderr.last_words()
         return ProcessExit(
             code=code,
             stood=self.stood,
-            heard=bool(self._child.written and self._child.has_read()),  # one that got nothing heard nothing
+            heard=bool(self.child.written and self.child.has_read()),  # one that got nothing heard nothing
             stderr=whole,
             recent=recent,
-            noise=self._noise.text,
+            noise=self.noise.text,
         )
 
     async def _take_lines(self) -> Evidence | None:
@@ -240,7 +222,7 @@ class StdioDispatcher(DuplexDispatcher):
         turns = Turns()
         try:
             while True:
-                chunk = await self._child.receive(READ_BYTES)
+                chunk = await self.child.receive(READ_BYTES)
                 self._lines.feed(chunk)
                 while (found := self._lines.next_line(self.rpc.limits.message_bytes)) is not None:
                     await self._take_line(*found)
@@ -263,14 +245,14 @@ class StdioDispatcher(DuplexDispatcher):
                 raise ServerFailure(too_large)
             return
         if not line.strip():
-            self._noise.take(line, spoke=self.rpc.spoke)
+            self.noise.take(line, spoke=self.rpc.spoke)
             return
         try:
             await self.rpc.take_shared(line)
         except ServerFailure as failure:
             if not isinstance(failure.evidence, NotMcp):
                 raise
-            self._noise.take(line, spoke=self.rpc.spoke)
+            self.noise.take(line, spoke=self.rpc.spoke)
         if self.rpc.spoke and self._on_first_message is not None:
             self._on_first_message()
             self._on_first_message = None

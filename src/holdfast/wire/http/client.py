@@ -225,7 +225,7 @@ class HttpPeer:
         self._tls = tls
         self._direct = bool(spec.hub)  # a hub of the fleet is reached as it is, never through a proxy
         self._unix = spec.hub.removeprefix(UNIX) if spec.hub.startswith(UNIX) else ""
-        self._redactor = redactor
+        self.redactor = redactor
         try:
             self.url = httpx2.URL(spec.url)
         except (httpx2.InvalidURL, TypeError, ValueError) as exc:
@@ -239,10 +239,6 @@ class HttpPeer:
     def connecting(self) -> bool:
         """Whether it was dialed and no connection has stood yet."""
         return bool(self._pools) and not any(pool.reached for pool in self._pools.values())
-
-    def learn_secret(self, secret: str) -> None:
-        """Mask a secret that the server gave, such as the id of a session, in its later texts."""
-        self._redactor.learn(secret)
 
     async def aclose(self) -> None:
         """Close every connection to the server."""
@@ -343,7 +339,7 @@ class HttpPeer:
         seen = HttpStatus(
             status=response.status,
             headers=headers,
-            body=_cut(self._redactor.mask(text)),
+            body=_cut(self.redactor.mask(text)),
             # Before masking and cutting, which change the text.
             stated=stated_in(text) if whole else Statement.DECISION,
             retry_after=_retry_after(headers.get("retry-after"), time.time()),

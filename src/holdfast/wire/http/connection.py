@@ -249,13 +249,9 @@ class ReadFlow:
 
     __slots__ = ("_transport", "paused")
 
-    def __init__(self) -> None:
-        self._transport: Any = None
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
         self.paused = False
-
-    def begin(self, transport: Any) -> None:
-        """The connection stands."""
-        self._transport, self.paused = transport, False
 
     def pause(self) -> None:
         """Read no more until the reader has caught up."""
@@ -287,7 +283,7 @@ class PooledConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.owner = owner
         self._parser = AnswerParser()
-        self.flow = ReadFlow()
+        self.flow = ReadFlow(None)
         self.transport: Any = None
         self._head: asyncio.Future[Response] | None = None
         self._response: Response | None = None
@@ -343,7 +339,7 @@ class PooledConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It stands."""
         self.transport = transport
-        self.flow.begin(transport)
+        self.flow = ReadFlow(transport)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of an answer."""

@@ -57,7 +57,7 @@ class ConnectTimedOut(TimeoutError):
 
 
 class ProxyRefused(ConnectFailed):
-    """The proxy answered, and did not connect us."""
+    """The proxy answered with this status, and did not connect us."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"the proxy answered {status}")

@@ -91,30 +91,28 @@ class ServerSession:
     def __init__(self, peer: HttpPeer) -> None:
         self._peer = peer
         self.id: str | None = None
-        self._version: str | None = None
-        self.modern = False
+        self.version: str | None = None
+        """The version that was agreed on; None while a handshake begins."""
+
+    @property
+    def modern(self) -> bool:
         """Whether the modern era was agreed on."""
-        self.headers: Mapping[str, str] = ACCEPT
+        return self.version in MODERN_PROTOCOL_VERSIONS
+
+    @property
+    def headers(self) -> dict[str, str]:
         """The headers that the protocol requires."""
-
-    def agree(self, version: str | None) -> None:
-        """A version is agreed on, or none yet, since a handshake begins."""
-        self._name(version, self.id)
-
-    def _name(self, version: str | None, session: str | None) -> None:
-        self._version, self.id = version, session
-        self.modern = version in MODERN_PROTOCOL_VERSIONS
-        named = {VERSION_HEADER: version, SESSION_HEADER: session}
-        self.headers = ACCEPT | {name: value for name, value in named.items() if value is not None}
+        named = {VERSION_HEADER: self.version, SESSION_HEADER: self.id}
+        return ACCEPT | {name: value for name, value in named.items() if value is not None}
 
     def begin(self, response: Response) -> None:
         """Note the session that the server gives with its answer to the handshake."""
-        self._name(self._version, response.headers.get(SESSION_HEADER, "").strip() or None)
+        self.id = response.headers.get(SESSION_HEADER, "").strip() or None
         if self.id is not None:
             if len(self.id) > LONGEST_SESSION_ID:
                 detail = f"its session id has more than {LONGEST_SESSION_ID} characters"
                 raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=detail))
-            self._peer.learn_secret(self.id)
+            self._peer.redactor.learn(self.id)  # it is masked in later texts, as a secret
 
     async def refuse_errors(self, response: Response) -> None:
         """Raise for an error status: ``MCPError`` if the MCP server itself answered, else the evidence."""
@@ -127,7 +125,7 @@ class ServerSession:
         raise ServerFailure(refusal)
 
     def __repr__(self) -> str:
-        return f"<ServerSession {self._version} {'with' if self.id is not None else 'without'} an id>"
+        return f"<ServerSession {self.version} {'with' if self.id is not None else 'without'} an id>"
 
 
 class HttpDispatcher(ServerDispatcher):
@@ -135,17 +133,12 @@ class HttpDispatcher(ServerDispatcher):
 
     def __init__(self, peer: HttpPeer, limits: Limits, server: str = "", hooks: DialHooks = NO_HOOKS) -> None:
         super().__init__(limits, server, hooks)
-        self._peer = peer
+        self.peer = peer
         self._session = ServerSession(peer)
 
     def agree(self, version: str | None) -> None:
         """Name this version in the headers of requests."""
-        self._session.agree(version)
-
-    @property
-    def connecting(self) -> bool:
-        """Whether no connection to the server has stood yet."""
-        return self._peer.connecting
+        self._session.version = version
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """POST a notification. The modern era has none from client to server."""
@@ -169,9 +162,9 @@ class HttpDispatcher(ServerDispatcher):
         if self._session.id is None:
             return False
         headers = {**self._session.headers, "accept": EVENT_STREAM}
-        async with self._peer.request("GET", self._peer.url, headers=headers, doing="the event stream") as response:
+        async with self.peer.request("GET", self.peer.url, headers=headers, doing="the event stream") as response:
             if response.status >= 400:
-                refusal, _ = await self._peer.refusal(response)
+                refusal, _ = await self.peer.refusal(response)
                 if refusal.status == 404 or (refusal.status >= 500 and refusal.status != 501):
                     raise ServerFailure(refusal)
                 return False
@@ -192,7 +185,7 @@ class HttpDispatcher(ServerDispatcher):
             return
         headers = client if client is not None else self._session.headers
         with anyio.move_on_after(GOODBYE_SECONDS, shield=True), suppress(ServerFailure):
-            async with self._peer.request("DELETE", self._peer.url, headers=headers, doing="the end of the session"):
+            async with self.peer.request("DELETE", self.peer.url, headers=headers, doing="the end of the session"):
                 pass
 
     async def call(
@@ -204,10 +197,10 @@ class HttpDispatcher(ServerDispatcher):
         response: Response | None = None
         try:
             message = call_message(request.id, method, params, progress=request.wants_progress)
-            response = await self._peer.send(
+            response = await self.peer.send(
                 "POST",
-                self._peer.url,
-                {**session.headers, **headers} if headers else session.headers,
+                self.peer.url,
+                {**session.headers, **headers},
                 message,
                 again=method in REPEATABLE,
             )
@@ -288,7 +281,7 @@ class HttpDispatcher(ServerDispatcher):
                 break
             await anyio.sleep(cursor.delay)
             headers = {**self._session.headers, "accept": EVENT_STREAM, "last-event-id": cursor.header}
-            get = self._peer.request("GET", self._peer.url, headers=headers, doing="the resumed stream")
+            get = self.peer.request("GET", self.peer.url, headers=headers, doing="the resumed stream")
             try:
                 async with get as resumed:
                     if resumed.status >= 400:
@@ -306,7 +299,7 @@ class HttpDispatcher(ServerDispatcher):
         content, doing = dump_object(message), "the receipt of a notification"
         # A refusal is no failure, and must not be raised as one: the server may have forgotten what it asked, or not
         # know what we cancel. The other requests of the connection have nothing to do with that.
-        post = self._peer.request("POST", self._peer.url, headers=self._session.headers, content=content, doing=doing)
+        post = self.peer.request("POST", self.peer.url, headers=self._session.headers, content=content, doing=doing)
         async with post:
             pass
 
@@ -319,15 +312,10 @@ class SseDispatcher(DuplexDispatcher):
 
     def __init__(self, peer: HttpPeer, limits: Limits, server: str = "", hooks: DialHooks = NO_HOOKS) -> None:
         super().__init__(limits, server, hooks)
-        self._peer = peer
+        self.peer = peer
         self._endpoint: httpx2.URL | None = None
         self._known = anyio.Event()
         self._posting: set[anyio.CancelScope] = set()
-
-    @property
-    def connecting(self) -> bool:
-        """Whether no connection to the server has stood yet."""
-        return self._peer.connecting
 
     async def _write(self, data: bytes, *, doing: str, headers: Mapping[str, str]) -> int | None:
         """POST a message, unless the stream ends first: then no answer could come.
@@ -358,16 +346,16 @@ class SseDispatcher(DuplexDispatcher):
         if self._endpoint is None:
             raise self.in_flight.failure()
         headers = {"content-type": "application/json", **headers}
-        async with self._peer.request("POST", self._endpoint, headers=headers, content=data, doing=doing) as response:
+        async with self.peer.request("POST", self._endpoint, headers=headers, content=data, doing=doing) as response:
             if response.status >= 400:
-                raise ServerFailure((await self._peer.refusal(response))[0])
+                raise ServerFailure((await self.peer.refusal(response))[0])
 
     async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
         headers = {"accept": EVENT_STREAM, "cache-control": "no-store"}
         try:
-            async with self._peer.request("GET", self._peer.url, headers=headers, doing="the event stream") as response:
+            async with self.peer.request("GET", self.peer.url, headers=headers, doing="the event stream") as response:
                 if response.status >= 400:
-                    return (await self._peer.refusal(response))[0]
+                    return (await self.peer.refusal(response))[0]
                 if (kind := content_type(response)) != EVENT_STREAM:
                     return _wrong_type(kind)
                 await self._take_events(response)
@@ -393,7 +381,7 @@ class SseDispatcher(DuplexDispatcher):
 
     def _same_origin(self, place: str) -> httpx2.URL:
         """The URL for POSTs. Another origin is refused, since it would get our credentials."""
-        here = self._peer.url
+        here = self.peer.url
         try:
             there = here.join(place)
         except (httpx2.InvalidURL, ValueError) as exc:
