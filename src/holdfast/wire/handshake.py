@@ -37,13 +37,13 @@ from mcp_types.version import (
 )
 from pydantic import ValidationError
 
-from holdfast.core import HttpStatus, NotMcp, NotMcpFault, RpcError, TimedOut, quoted_name
+from holdfast.core import HttpStatus, NotMcp, NotMcpFault, OverBound, RpcError, TimedOut, quoted_name
 from holdfast.errors import ServerFailure
 from holdfast.wire.dispatcher import ServerDispatcher
 from holdfast.wire.in_flight import Era, until_cancelled
-from holdfast.wire.raw_json import RawObject
+from holdfast.wire.raw_json import LOADED_BYTES, BadJson, RawObject
 from holdfast.wire.request_form import CLIENT_INFO, Greeting, first_error, routing_headers, stamp
-from holdfast.wire.rpc import Message, value_of
+from holdfast.wire.rpc import Message
 
 __all__ = ["HasRead", "negotiate"]
 
@@ -67,6 +67,9 @@ A server that answers both was put into the legacy era by the second; one that i
 LOOK_SECONDS = 0.1
 """The pause between two looks whether the process has read the probe: no event tells that."""
 
+NO_LONGER_LEGACY = frozenset({UNSUPPORTED_PROTOCOL_VERSION, METHOD_NOT_FOUND})
+"""The refusals of ``initialize`` after which a server that was legacy the last time is probed like any other."""
+
 NO_ANSWER_ABOUT_ERA = frozenset({401, 403, 407, 408, 429})
 
 
@@ -77,39 +80,27 @@ async def negotiate(
 
     ``has_read`` is for a process, which may ignore a probe or start slowly.
     """
-    if fixed and era is not None:
-        return await _only(wire, era)
     if era == "legacy":
-        found = await _greet_or_none(wire)
-        if found is not None:
-            return found
-    return await _probe(wire) if has_read is None else await _probe_process(wire, has_read)
-
-
-async def _only(wire: ServerDispatcher, era: Era) -> Greeting:
-    if era == "legacy":
-        return await _greet(wire)
+        try:
+            return await _greet(wire)
+        except ServerFailure as failure:
+            # One that was legacy the last time, and is no longer, is probed like any other.
+            seen = failure.evidence
+            if (
+                fixed
+                or not isinstance(seen, RpcError)
+                or seen.code not in (UNSUPPORTED_PROTOCOL_VERSION, METHOD_NOT_FOUND)
+            ):
+                raise
+    modern_alone = fixed and era == "modern"
+    if has_read is not None and not modern_alone:
+        return await _probe_process(wire, has_read)
     try:
         return await _discover(wire)
     except _SpeaksNoModern as exc:
-        raise ServerFailure(NotMcp(fault=NotMcpFault.VERSION, detail="it does not speak the modern era")) from exc
-
-
-async def _greet_or_none(wire: ServerDispatcher) -> Greeting | None:
-    """``initialize``, for a server that was legacy last time; None if it is no longer."""
-    try:
-        return await _greet(wire)
-    except ServerFailure as failure:
-        seen = failure.evidence
-        if isinstance(seen, RpcError) and seen.code in (UNSUPPORTED_PROTOCOL_VERSION, METHOD_NOT_FOUND):
-            return None
-        raise
-
-
-async def _probe(wire: ServerDispatcher) -> Greeting:
-    try:
-        return await _discover(wire)
-    except _SpeaksNoModern:
+        if modern_alone:
+            detail = "it does not speak the modern era"
+            raise ServerFailure(NotMcp(fault=NotMcpFault.VERSION, detail=detail)) from exc
         return await _greet(wire)
 
 
@@ -242,7 +233,16 @@ async def _probed(wire: ServerDispatcher, version: str) -> Message:
     """The answer to a probe. It names its version itself, and the protocol has no way to cancel it."""
     wire.agree(version)
     headers = routing_headers(version, "server/discover", None)
-    return value_of(await wire.ask("server/discover", {"_meta": stamp(version, None)}, headers=headers, tell=False))
+    return _value(await wire.ask("server/discover", {"_meta": stamp(version, None)}, headers=headers, tell=False))
+
+
+def _value(said: RawObject) -> Message:
+    if said.size > LOADED_BYTES:
+        raise ServerFailure(OverBound(bound="the size of its answer to the handshake", limit=LOADED_BYTES, setting=""))
+    try:
+        return said.value()
+    except BadJson as exc:
+        raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))) from exc
 
 
 def _modern(wire: ServerDispatcher, said: Message) -> Greeting:
@@ -268,7 +268,7 @@ async def _greet(wire: ServerDispatcher) -> Greeting:
         "clientInfo": CLIENT_INFO,
     }
     try:
-        said = value_of(await wire.ask("initialize", RawObject.of(asked).members, tell=False))
+        said = _value(await wire.ask("initialize", RawObject.of(asked).members, tell=False))
         validate_server_result("initialize", LATEST_HANDSHAKE_VERSION, said)
         result = types.InitializeResult.model_validate(said, by_name=False)
     except MCPError as exc:

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, get_args
@@ -355,8 +355,8 @@ _CONTAINERS: Final = ("content", "contents", "messages", "resource", "inputReque
 
 _META: Final = b"_meta"
 
-_DEEPEST: Final = 4
-"""A message of a prompt has a block, which has a resource."""
+_DEEPEST: Final = 5
+"""A result may have questions, with parameters, with messages, with blocks."""
 
 MOST_PARTS: Final = 5_000
 """In how many objects and members of a result the hub's keys are looked for: each takes a few microseconds."""
@@ -398,15 +398,17 @@ def clean_data(data: object) -> object:
     return without_own_keys(data) if isinstance(data, dict) else data
 
 
-def _cleaned(one: RawObject, deeper: int, parts: _PartCount) -> RawObject | None:
+def _cleaned(
+    one: RawObject, deeper: int, parts: _PartCount, containers: Iterable[str] = _CONTAINERS
+) -> RawObject | None:
     """The object without the hub's keys; None if it has none."""
     changes: dict[str, Bytes | None] = {}
     meta = one.get("_meta")
     if meta is not None and is_object(meta):
         changes |= _changes_of(meta, parts)
-    for key in _CONTAINERS if deeper else ():
+    for key in containers if deeper else ():
         raw = one.get(key)
-        if raw is not None and may_begin(raw, _META) and (new := _container(raw, deeper - 1, parts)) is not None:
+        if raw is not None and may_begin(raw, _META) and (new := _container(key, raw, deeper - 1, parts)) is not None:
             changes[key] = new
     return one.changed(changes) if changes else None
 
@@ -423,36 +425,23 @@ def _changes_of(meta: Bytes, parts: _PartCount) -> dict[str, Bytes | None]:
     return {"_meta": join_fields(kept) if kept else None}
 
 
-def _container(raw: Bytes, deeper: int, parts: _PartCount) -> bytes | None:
-    """An object or a list of objects; None if nothing changes."""
-    if is_object(raw):
-        return _written(_cleaned_members(raw, deeper, parts) if deeper else None)
+def _container(key: str, raw: Bytes, deeper: int, parts: _PartCount) -> bytes | None:
+    """An object, a list of objects, or the questions by their names; None if nothing changes."""
     if not is_array(raw):
-        return None
+        inside = tuple(fields(raw)) if key == "inputRequests" and is_object(raw) else _CONTAINERS
+        parts.take(len(inside))
+        return _object(raw, deeper, parts, inside)
     listed = items(raw)
     parts.take(len(listed))
-    new = [_written(_cleaned(RawObject.read(one), deeper, parts)) if is_object(one) else None for one in listed]
+    new = [_object(one, deeper, parts) for one in listed]
     if not any(one is not None for one in new):
         return None
     return join_items([cleaned or old for cleaned, old in zip(new, listed, strict=True)])
 
 
-def _cleaned_members(raw: Bytes, deeper: int, parts: _PartCount) -> RawObject | None:
-    """One object; its members may be the objects themselves, as in the questions of an ``input_required`` result."""
-    one = RawObject.read(raw)
-    parts.take(len(one.members))
-    own = _cleaned(one, deeper, parts)
-    asked: dict[str, Bytes | None] = {
-        key: new
-        for key, value in one.members.items()
-        if key not in ("_meta", *_CONTAINERS) and is_object(value) and "method" in fields(value)
-        if (new := _written(_cleaned(RawObject.read(value), deeper, parts))) is not None
-    }
-    return (own or one).changed(asked) if asked else own
-
-
-def _written(one: RawObject | None) -> bytes | None:
-    return one.written() if one is not None else None
+def _object(raw: Bytes, deeper: int, parts: _PartCount, containers: Iterable[str] = _CONTAINERS) -> bytes | None:
+    cleaned = _cleaned(RawObject.read(raw), deeper, parts, containers) if is_object(raw) else None
+    return cleaned.written() if cleaned is not None else None
 
 
 def check_result(method: str, result: RawObject, version: str) -> None:

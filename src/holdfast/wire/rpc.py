@@ -57,7 +57,6 @@ from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
 from holdfast.wire.in_flight import InFlight, RequestInFlight, until_cancelled
 from holdfast.wire.raw_json import (
-    LOADED_BYTES,
     SMALL_BYTES,
     BadJson,
     Bytes,
@@ -86,7 +85,6 @@ __all__ = [
     "answered_id",
     "call_message",
     "notification_message",
-    "value_of",
 ]
 
 Message: TypeAlias = dict[str, Any]
@@ -535,16 +533,6 @@ def _finite(value: object) -> float | None:
         return value if isinstance(value, int | float) and math.isfinite(value) else None
     except OverflowError:
         return None
-
-
-def value_of(result: RawObject) -> Message:
-    """A result as a value, for the parts that the hub itself reads."""
-    if result.size > LOADED_BYTES:
-        raise ServerFailure(OverBound(bound="the size of its answer to the handshake", limit=LOADED_BYTES, setting=""))
-    try:
-        return result.value()
-    except BadJson as exc:
-        raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=str(exc))) from exc
 
 
 def _error_message(message_id: RequestId, code: int, text: str, data: object = None) -> Message:

@@ -241,8 +241,7 @@ class Connection:
             except ServerFailure:
                 await request.delivered()
                 raise
-            if request.delivery is not None:
-                await request.delivered()
+            await request.delivered()
         except asyncio.CancelledError:
             # A timeout cancels this task. So may its owner, at the same moment: then the owner's wish counts.
             if not request.absorb():
