@@ -244,7 +244,7 @@ def _parsing_on_the_loop(patch: pytest.MonkeyPatch) -> None:
 
 
 def _masking_before_cutting(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("holdfast.wire.rpc.ERROR_TEXT_BYTES", 1 << 30)
+    patch.setattr("holdfast.wire.rpc.LONGEST_ERROR", 1 << 30)
     patch.setattr("holdfast.core.redact.LONGEST_MASKED", 1 << 30)
     patch.setattr("holdfast.core.redact.cut", lambda text, most=0: text)
 

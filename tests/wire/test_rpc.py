@@ -17,6 +17,7 @@ from mcp import MCPError
 from mcp_types import INTERNAL_ERROR
 
 from holdfast.config.settings import Limits
+from holdfast.core import LEFT_OUT
 from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, NotMcp, OverBound, Unexpected
 from holdfast.errors import ServerFailure
 from holdfast.types import ProgressFn
@@ -24,7 +25,7 @@ from holdfast.wire.dispatcher import NO_HOOKS, DuplexDispatcher, Incoming
 from holdfast.wire.in_flight import InFlight
 from holdfast.wire.raw_json import SMALL_BYTES, BadJson
 from holdfast.wire.rpc import (
-    ERROR_TEXT_BYTES,
+    LONGEST_ERROR,
     NOTICE_BYTES,
     NOTICES_WAITING,
     REQUESTS_FROM_SERVER,
@@ -581,7 +582,7 @@ async def test_a_call_has_our_progress_token_once_and_all_else_of_its_meta(meta:
 @pytest.mark.requirement("SEC-7")
 @pytest.mark.parametrize("text", ["ä" * SMALL_BYTES, "\n" * SMALL_BYTES, "x" * SMALL_BYTES])
 @pytest.mark.parametrize("data", [[1], {"large": "x" * SMALL_BYTES}], ids=["small data", "large data"])
-async def test_the_text_of_a_large_error_is_cut_and_its_large_data_passes_unread(text: str, data: object) -> None:
+async def test_the_text_of_a_large_error_is_cut_and_its_large_data_is_left_out(text: str, data: object) -> None:
     async with wired() as wire, anyio.create_task_group() as tasks:
         failed: list[MCPError] = []
 
@@ -596,8 +597,8 @@ async def test_the_text_of_a_large_error_is_cut_and_its_large_data_passes_unread
     (error,) = failed
     kept = error.error.message.removesuffix(" … (cut)")
     assert text.startswith(kept)
-    assert len(json.dumps(kept)) >= ERROR_TEXT_BYTES - 16
-    assert (error.error.code, error.error.data) == (7, [1] if data == [1] else json.dumps(data).encode())
+    assert len(kept) >= LONGEST_ERROR
+    assert (error.error.code, error.error.data) == (7, [1] if data == [1] else LEFT_OUT)
 
 
 @pytest.mark.requirement("SEC-7")
@@ -607,7 +608,7 @@ async def test_the_text_of_a_large_error_is_cut_and_its_large_data_passes_unread
         ({"message": "short", "data": "x" * SMALL_BYTES}, INTERNAL_ERROR, "short"),
         ({"code": 7, "message": ["x" * SMALL_BYTES]}, 7, "the server gave an error without a message"),
         ({"code": "x" * SMALL_BYTES}, INTERNAL_ERROR, "the server gave an error without a message"),
-        ("x" * SMALL_BYTES, INTERNAL_ERROR, "x" * (ERROR_TEXT_BYTES - 1) + " … (cut)"),
+        ("x" * SMALL_BYTES, INTERNAL_ERROR, "x" * LONGEST_ERROR + " … (cut)"),
         (["x" * SMALL_BYTES], INTERNAL_ERROR, "the server gave an error without a message"),
     ],
 )

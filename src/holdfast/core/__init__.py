@@ -166,6 +166,7 @@ if TYPE_CHECKING:
     )
     from holdfast.core.redact import (
         INVISIBLE as INVISIBLE,
+        LEFT_OUT as LEFT_OUT,
         MASK as MASK,
         Redactor as Redactor,
         cut as cut,

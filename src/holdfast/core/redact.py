@@ -58,6 +58,7 @@ from holdfast.core.evidence import Evidence, HttpStatus, RpcError
 
 __all__ = [
     "INVISIBLE",
+    "LEFT_OUT",
     "MASK",
     "Redactor",
     "cut",

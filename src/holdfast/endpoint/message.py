@@ -55,7 +55,6 @@ from holdfast.wire import (
     LoadedObject,
     NotAnObject,
     RawObject,
-    RawValue,
     dump_object,
     dumps,
     fields,
@@ -270,7 +269,7 @@ def error_message(request_id: Bytes | None, error: ErrorData) -> bytes:
     """The refusal of a request; without an id where it could not be made out."""
     body: Fields = {"code": dumps(error.code), "message": dumps(error.message)}
     if error.data is not None:
-        body["data"] = error.data if isinstance(error.data, RawValue) else dumps(error.data)
+        body["data"] = dumps(error.data)
     raw_id = request_id if request_id is not None else b"null"
     return b"".join([b'{"jsonrpc":"2.0","id":', raw_id, b',"error":', *RawObject(body).pieces(), b"}"])
 

@@ -85,7 +85,6 @@ if TYPE_CHECKING:
         LoadedObject as LoadedObject,
         NotAnObject as NotAnObject,
         RawObject as RawObject,
-        RawValue as RawValue,
         dump_object as dump_object,
         dumps as dumps,
         fields as fields,

@@ -47,7 +47,6 @@ __all__ = [
     "LoadedObject",
     "NotAnObject",
     "RawObject",
-    "RawValue",
     "dump_object",
     "dumps",
     "fields",
@@ -134,10 +133,6 @@ class KeyNames:
 
 def _folded(name: str) -> str:
     return name.upper().casefold()
-
-
-class RawValue(bytes):
-    """A value that is passed on as the bytes that it came in."""
 
 
 class RawObject:

@@ -29,7 +29,6 @@ belongs to. Over HTTP the task of the caller reads its own stream, so a context 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
 import re
@@ -46,6 +45,7 @@ from mcp_types import INTERNAL_ERROR, RequestId
 
 from holdfast.config import Limits
 from holdfast.core import (
+    LEFT_OUT,
     NotMcp,
     NotMcpFault,
     OverBound,
@@ -63,7 +63,6 @@ from holdfast.wire.raw_json import (
     Fields,
     NotAnObject,
     RawObject,
-    RawValue,
     dumps,
     fields,
     is_object,
@@ -71,6 +70,7 @@ from holdfast.wire.raw_json import (
     items,
     join_fields,
     loads,
+    long_text,
     split_answer,
     text_of,
 )
@@ -117,8 +117,8 @@ NOTICES_WAITING = 1024
 LONGEST_ID = 1_024
 """Bytes; a longer id is no id."""
 
-ERROR_TEXT_BYTES = 16 * 1024
-"""How much is kept of the message of an error that is large."""
+LONGEST_ERROR = 16 * 1024
+"""How many characters are kept of the message of an error."""
 
 BURST_SECONDS = 5
 """The burst that is allowed, in seconds of the permitted rate; only a lasting flood is over the bound."""
@@ -182,7 +182,7 @@ def _answer_in(members: Fields, result: RawObject | BadJson | None) -> RawObject
 
 
 def _error_parts(error: Bytes) -> tuple[object, object, object]:
-    """Code, message and data of an error. What is large is cut, or passed on unread."""
+    """Code, message and data of an error. What is large is cut, or left out: it could not be searched for secrets."""
     if not is_object(error):
         return None, _cut_text(error), None  # some servers write the message alone
     members = fields(error)
@@ -190,24 +190,14 @@ def _error_parts(error: Bytes) -> tuple[object, object, object]:
     return (
         loads(code) if code is not None and len(code) <= LONGEST_ID else None,
         _cut_text(members.get("message")),
-        RawValue(data) if data is not None and len(data) > SMALL_BYTES else loads(data or b"null"),
+        LEFT_OUT if data is not None and len(data) > SMALL_BYTES else loads(data or b"null"),
     )
 
 
 def _cut_text(raw: Bytes | None) -> str | None:
-    """A text, or the beginning of a large one; None for anything else."""
-    if raw is None or len(raw) <= SMALL_BYTES:
-        return text_of(raw)
-    head = bytes(memoryview(raw)[:ERROR_TEXT_BYTES])
-    if not head.startswith(b'"'):
-        return None
-    # The cut may be inside a character or an escape: a few bytes less are whole again.
-    for less in range(16):
-        try:
-            return f"{json.loads(head[: len(head) - less].decode() + chr(34))} … (cut)"
-        except ValueError:
-            continue
-    return None
+    """A text, or the beginning of a long one; None for anything else."""
+    text = long_text(raw)
+    return text if text is None or len(text) <= LONGEST_ERROR else f"{text[:LONGEST_ERROR]} … (cut)"
 
 
 class ServerRequests:
