@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import socket
 import ssl
+import struct
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -13,13 +14,13 @@ import pytest
 import uvloop
 
 from holdfast.config import CallPolicy, Limits, ServerSpec
-from holdfast.core import Redactor
+from holdfast.core import HttpStatus, NetworkFailure, NetworkFault, Redactor
 from holdfast.wire.http import connection as http1, pool as dialing
 from holdfast.wire.http.answer_parser import HEAD_BYTES, INFLATED_BYTES, BadEncoding, BrokenHttp, Disconnected, NotHttp
 from holdfast.wire.http.client import HttpPeer
 from holdfast.wire.http.connection import Response
 from holdfast.wire.http.event_stream import ServerEvents
-from holdfast.wire.http.pool import ConnectFailed, HttpOrigin, Pool, Proxy, ProxyRefused
+from holdfast.wire.http.pool import ConnectFailed, HttpOrigin, Pool, Proxy, ProxyFailed, evidence_of
 from tests.harness.waiting import came_true
 from tests.peers.tls import Certificates
 
@@ -431,10 +432,25 @@ async def test_a_proxy_that_does_not_connect_us_says_so() -> None:
     server = Server(b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
     async with serving(server) as port:
         proxy = Proxy("127.0.0.1", port)
-        with pytest.raises(ProxyRefused) as caught:
+        with pytest.raises(ProxyFailed) as caught:
             await post(Pool(HttpOrigin("mcp.example", 443, tls=True), proxy=proxy))
-    assert caught.value.status == 407
+    assert caught.value.evidence == HttpStatus(status=407)
     assert server.requests[0].startswith(b"CONNECT mcp.example:443 HTTP/1.1\r\n")
+
+
+async def test_a_proxy_that_resets_the_connection_is_at_fault_and_not_the_server() -> None:
+    async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        linger = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
+
+    async with serving(reset) as port:
+        with pytest.raises(ConnectFailed) as caught:
+            await post(Pool(HttpOrigin("mcp.example", 443, tls=True), proxy=Proxy("127.0.0.1", port)))
+    seen = evidence_of(caught.value, doing="")
+    assert isinstance(seen, NetworkFailure)
+    assert seen.fault is NetworkFault.PROXY_FAILED
 
 
 async def test_answers_are_read_whole_in_pieces_and_with_more_behind_them() -> None:

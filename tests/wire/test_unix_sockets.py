@@ -18,8 +18,7 @@ import trustme
 from holdfast.access.connections import Admission, ConnectionLimits
 from holdfast.core import NetworkFailure, NetworkFault
 from holdfast.front.listener import Acceptor
-from holdfast.wire.http.http_faults import evidence_of
-from holdfast.wire.http.pool import ConnectFailed, HttpOrigin, Pool
+from holdfast.wire.http.pool import ConnectFailed, HttpOrigin, Pool, evidence_of
 
 pytestmark = pytest.mark.anyio
 

@@ -49,12 +49,13 @@ if TYPE_CHECKING:
         ssl_context as ssl_context,
     )
     from holdfast.wire.http.connection import Response as Response, share_receive_room as share_receive_room
-    from holdfast.wire.http.http_faults import NOT_HTTP as NOT_HTTP, evidence_of as evidence_of
     from holdfast.wire.http.pool import (
+        NOT_HTTP as NOT_HTTP,
         ConnectFailed as ConnectFailed,
         ConnectTimedOut as ConnectTimedOut,
         HttpOrigin as HttpOrigin,
         Pool as Pool,
+        evidence_of as evidence_of,
         unix_peer_uid as unix_peer_uid,
     )
     from holdfast.wire.in_flight import Caller as Caller, Era as Era, until_cancelled as until_cancelled

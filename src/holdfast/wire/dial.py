@@ -54,7 +54,7 @@ from holdfast.errors import ServerFailure
 from holdfast.wire.dispatcher import NO_HOOKS, DialHooks, OnNotification, Relay
 from holdfast.wire.handshake import negotiate
 from holdfast.wire.http.client import CONNECT_SECONDS, Authorize, HttpPeer
-from holdfast.wire.http.http_faults import causes
+from holdfast.wire.http.pool import causes
 from holdfast.wire.http.transport import HttpDispatcher, SseDispatcher
 from holdfast.wire.in_flight import Era
 from holdfast.wire.process import Child, OnStderr

@@ -29,8 +29,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.core import NetworkFailure, NetworkFault, TimedOut, TlsFailure, TlsFault, quoted_line
-from holdfast.wire.http.http_faults import evidence_of
-from holdfast.wire.http.pool import dial, dial_unix
+from holdfast.wire.http.pool import dial, dial_unix, evidence_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

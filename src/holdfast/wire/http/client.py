@@ -1,7 +1,7 @@
 """The HTTP client of one server: fresh headers, credentials for its origin alone, every refusal as evidence.
 
 One ``HttpPeer`` is one server's endpoint. A request yields a response, whose body the caller reads, or raises
-``ServerFailure``. A failed request affects no other. Exceptions become evidence in ``http_faults``.
+``ServerFailure``. A failed request affects no other. Exceptions become evidence in ``pool``.
 
 What can happen to a request, beside an answer:
 
@@ -56,8 +56,7 @@ from holdfast.errors import ServerFailure
 from holdfast.wire.http.answer_parser import BadEncoding, BrokenHttp, NotHttp
 from holdfast.wire.http.connection import Response
 from holdfast.wire.http.event_stream import EVENT_STREAM, ServerEvents, over_message_bound
-from holdfast.wire.http.http_faults import evidence_of
-from holdfast.wire.http.pool import HttpOrigin, Pool, Proxy
+from holdfast.wire.http.pool import HttpOrigin, Pool, Proxy, evidence_of
 
 __all__ = [
     "ApiClient",

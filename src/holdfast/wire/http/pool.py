@@ -1,4 +1,4 @@
-"""The connections to one origin, which stay open for a while: one pool, no retry of its own.
+"""The connections to one origin, which stay open for a while, and what their failures show. No retry of its own.
 
 A request is written once. A connection that turns out to be closed before anything was written gives way to
 another one; after the first byte left, every failure belongs to the caller, because the server may have acted.
@@ -19,22 +19,38 @@ import socket
 import ssl
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from holdfast.wire.http.answer_parser import HEAD_BYTES, Disconnected
+import anyio
+import httpx2
+
+from holdfast.core import (
+    Evidence,
+    HttpStatus,
+    NetworkFailure,
+    NetworkFault,
+    NotMcp,
+    NotMcpFault,
+    TimedOut,
+    TlsFailure,
+    TlsFault,
+    status_class,
+)
+from holdfast.wire.http.answer_parser import HEAD_BYTES, BadEncoding, BrokenHttp, Disconnected, NotHttp
 from holdfast.wire.http.connection import IDLE_SECONDS, PooledConnection, Response
 
 __all__ = [
+    "NOT_HTTP",
     "ConnectFailed",
     "ConnectTimedOut",
     "HttpOrigin",
     "Pool",
     "Proxy",
-    "ProxyRefused",
-    "ProxyUnreachable",
-    "ProxyUnusable",
+    "ProxyFailed",
+    "causes",
+    "evidence_of",
     "unix_peer_uid",
 ]
 
@@ -56,24 +72,12 @@ class ConnectTimedOut(TimeoutError):
     """No connection came to stand in time."""
 
 
-class ProxyRefused(ConnectFailed):
-    """The proxy answered with this status, and did not connect us."""
+class ProxyFailed(ConnectFailed):
+    """The proxy on the way did not connect us: nothing of it is about the server."""
 
-    def __init__(self, status: int) -> None:
-        super().__init__(f"the proxy answered {status}")
-        self.status = status
-
-
-class ProxyUnreachable(ConnectFailed):
-    """No connection to the proxy came to stand; the cause says why."""
-
-
-class ProxyUnusable(ConnectFailed):
-    """The proxy gave no answer that can be used; the text says why. One that is ``lost`` closed the connection."""
-
-    def __init__(self, why: str, *, lost: bool = False) -> None:
-        super().__init__(why)
-        self.lost = lost
+    def __init__(self, evidence: Evidence) -> None:
+        super().__init__("the proxy did not connect us")
+        self.evidence = evidence
 
 
 @dataclass(frozen=True)
@@ -271,7 +275,7 @@ class Pool:
         except (OSError, UnicodeError) as exc:
             if proxy is None or isinstance(exc, TimeoutError):
                 raise
-            raise ProxyUnreachable(*exc.args) from exc
+            raise ProxyFailed(_no_proxy(_from_chain(exc, stood=False))) from exc
         if proxy is not None and origin.tls:
             try:
                 await self._tunnel(connection, proxy)
@@ -295,7 +299,7 @@ class Pool:
         )
         status = await waiting.status
         if not 200 <= status < 300:
-            raise ProxyRefused(status)
+            raise ProxyFailed(_refused_by_proxy(status))
         assert self._tls is not None  # noqa: S101 - an origin with TLS has a context
         secure = await loop.start_tls(
             transport, connection, self._tls, server_hostname=origin.host, ssl_handshake_timeout=NO_LIMIT
@@ -317,10 +321,10 @@ class _Tunnel(asyncio.Protocol):
             end = self._came.find(b"\r\n\r\n", 0, HEAD_BYTES)
             status = _STATUS.match(self._came)
             if not self._came.startswith(_HTTP[: len(self._came)]) or (end >= 0 and status is None):
-                self._fail(ProxyUnusable("it does not speak HTTP"))
+                self._fail(_no_tunnel(NetworkFault.PROXY_REFUSED, NOT_HTTP))
             elif end < 0:
                 if len(self._came) >= HEAD_BYTES:
-                    self._fail(ProxyUnusable("its answer is too large"))
+                    self._fail(_no_tunnel(NetworkFault.PROXY_REFUSED, "its answer is too large"))
                 return
             elif status is not None and status[1].startswith(b"1"):
                 self._came = self._came[end + 4 :]  # a word in between; the answer follows
@@ -329,11 +333,15 @@ class _Tunnel(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The proxy hung up."""
-        self._fail(exc or ProxyUnusable("it closed the connection", lost=True))
+        self._fail(_no_tunnel(NetworkFault.PROXY_FAILED, "it closed the connection"))
 
     def _fail(self, error: Exception) -> None:
         if not self.status.done():
             self.status.set_exception(error)
+
+
+def _no_tunnel(fault: NetworkFault, why: str) -> ProxyFailed:
+    return ProxyFailed(NetworkFailure(fault=fault, detail=why))
 
 
 _HTTP: Final = b"HTTP/1."
@@ -440,3 +448,133 @@ async def _addresses(host: str, port: int) -> list[str]:
     lists = [list(dict.fromkeys(addresses)) for addresses in by_family.values()]
     longest = max(map(len, lists), default=0)
     return [addresses[turn] for turn in range(longest) for addresses in lists if turn < len(addresses)]
+
+
+# What a failure shows, by the types and the numbers of exceptions: a text of the peer decides nothing. Exceptions
+# become evidence here, and nowhere else.
+
+NOT_HTTP = "it does not speak HTTP"
+"""The detail of the evidence for a peer that does not answer with HTTP."""
+
+_ERRNO = {
+    errno.ECONNREFUSED: NetworkFault.REFUSED,
+    errno.ECONNRESET: NetworkFault.RESET,
+    errno.EPIPE: NetworkFault.RESET,
+    errno.ECONNABORTED: NetworkFault.RESET,
+    errno.EHOSTUNREACH: NetworkFault.UNREACHABLE,
+    errno.ENETUNREACH: NetworkFault.UNREACHABLE,
+    errno.EHOSTDOWN: NetworkFault.UNREACHABLE,
+    errno.ENETDOWN: NetworkFault.UNREACHABLE,
+    errno.ETIMEDOUT: NetworkFault.UNREACHABLE,
+}
+
+_VERIFY = {
+    9: TlsFault.NOT_YET_VALID,
+    10: TlsFault.EXPIRED,
+    18: TlsFault.UNKNOWN_CA,
+    19: TlsFault.UNKNOWN_CA,
+    20: TlsFault.UNKNOWN_CA,
+    21: TlsFault.UNKNOWN_CA,
+    62: TlsFault.WRONG_NAME,
+    64: TlsFault.WRONG_NAME,
+}
+"""OpenSSL's X509_V_ERR_… numbers."""
+
+
+def evidence_of(exc: BaseException, *, doing: str, after: float = 0.0, connecting: bool = False) -> Evidence | None:
+    """What ``exc`` shows, or None if it is not about the network; ``doing`` is for a timeout's text.
+
+    ``connecting`` says that no connection stands yet, where the exception does not say it.
+    """
+    match exc:
+        case TimeoutError() | httpx2.TimeoutException():
+            early = isinstance(exc, ConnectTimedOut | httpx2.ConnectTimeout)
+            return TimedOut(doing="a connection" if early else doing, after=after, sent=not early)
+        case ProxyFailed(evidence=evidence):
+            return evidence
+        case Disconnected():
+            return NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
+        case BrokenHttp() | BadEncoding():
+            return NotMcp(fault=NotMcpFault.BROKEN_HTTP, detail=str(exc))
+        case NotHttp():
+            return NotMcp(fault=NotMcpFault.CONTENT_TYPE, detail=NOT_HTTP)
+        case OSError() | httpx2.TransportError() | anyio.BrokenResourceError() | anyio.EndOfStream():
+            # A program that gives us headers may fail by the library that the SDK uses.
+            never = ConnectFailed | httpx2.ConnectError | socket.gaierror | ConnectionRefusedError
+            return _from_chain(exc, stood=not connecting and not isinstance(exc, never))
+        case _:
+            return None
+
+
+_PROXY = {
+    NetworkFault.NAME_RESOLUTION: "its host name does not resolve",
+    NetworkFault.REFUSED: "it refuses connections",
+    NetworkFault.UNREACHABLE: "its host cannot be reached",
+}
+
+
+def _refused_by_proxy(status: int) -> Evidence:
+    """What a proxy's answer to CONNECT shows."""
+    if status == 407:
+        return HttpStatus(status=status)
+    passing = status_class(status) == "transient"
+    fault = NetworkFault.PROXY_FAILED if passing else NetworkFault.PROXY_REFUSED
+    return NetworkFailure(fault=fault, detail=f"it answered HTTP {status}")
+
+
+def _no_proxy(seen: Evidence) -> NetworkFailure:
+    """What happened on the way to the proxy: nothing of it is about the server."""
+    if not isinstance(seen, NetworkFailure):
+        return NetworkFailure(fault=NetworkFault.PROXY_REFUSED, detail="the TLS handshake with it failed")
+    unknown = seen.fault is NetworkFault.NAME_RESOLUTION
+    fault = NetworkFault.PROXY_REFUSED if unknown else NetworkFault.PROXY_FAILED
+    return NetworkFailure(fault=fault, detail=_PROXY.get(seen.fault, "the connection to it failed"), errno=seen.errno)
+
+
+def _from_chain(exc: BaseException, *, stood: bool) -> Evidence:
+    """The first cause in the chain with a certificate, a name or an errno."""
+    found = list(causes(exc))
+    for cause in found:
+        if isinstance(cause, ssl.SSLError):
+            return _tls_fault(cause, stood=stood)
+        if isinstance(cause, socket.gaierror):
+            return NetworkFailure(fault=NetworkFault.NAME_RESOLUTION, errno=cause.errno)
+    for cause in found:
+        if isinstance(cause, OSError) and (fault := _ERRNO.get(cause.errno or 0)):
+            return NetworkFailure(fault=fault, errno=cause.errno, stood=stood)
+        if isinstance(cause, ConnectionResetError):  # event loops say so of a peer that leaves during the TLS handshake
+            return NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
+    return NetworkFailure(fault=NetworkFault.CLOSED if stood else NetworkFault.OTHER, stood=stood)
+
+
+_ABOUT_OURS = re.compile(r"ALERT_(BAD_CERTIFICATE|CERTIFICATE_|UNKNOWN_CA|ACCESS_DENIED)")
+"""OpenSSL's names of the alerts by which a peer refuses the certificate of its client, or the lack of one."""
+
+
+def _tls_fault(exc: ssl.SSLError, *, stood: bool) -> Evidence:
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        fault = _VERIFY.get(exc.verify_code, TlsFault.NOT_VERIFIED)
+        return TlsFailure(fault=fault, detail=exc.verify_message if fault is TlsFault.NOT_VERIFIED else "")
+    if isinstance(exc, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
+    reason = exc.reason or ""
+    if _ABOUT_OURS.search(reason):  # with TLS 1.3 it comes after the handshake
+        return TlsFailure(fault=TlsFault.CLIENT_CERTIFICATE)
+    if stood or reason.endswith("ALERT_INTERNAL_ERROR"):
+        return NetworkFailure(fault=NetworkFault.OTHER, stood=True)
+    return TlsFailure(fault=TlsFault.HANDSHAKE)
+
+
+def causes(exc: BaseException | None) -> Iterator[BaseException]:
+    """An exception, its causes and contexts, and the members of groups: each once."""
+    seen: set[int] = set()
+    waiting = [exc]
+    while waiting:
+        current = waiting.pop(0)
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        waiting += [current.__cause__, current.__context__]
+        if isinstance(current, BaseExceptionGroup):
+            waiting += current.exceptions

@@ -44,7 +44,7 @@ from holdfast.wire.dispatcher import NO_HOOKS, DialHooks, DuplexDispatcher, Serv
 from holdfast.wire.http.client import HttpPeer, content_type, read_bounded
 from holdfast.wire.http.connection import Response
 from holdfast.wire.http.event_stream import EVENT_STREAM, ServerEvents, over_message_bound
-from holdfast.wire.http.http_faults import evidence_of
+from holdfast.wire.http.pool import evidence_of
 from holdfast.wire.in_flight import RequestInFlight
 from holdfast.wire.raw_json import BadJson, Fields, NotAnObject, RawObject, dump_object, loads
 from holdfast.wire.rpc import Message, answered_id, call_message, notification_message
