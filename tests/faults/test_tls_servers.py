@@ -247,8 +247,8 @@ PROXY: dict[str, tuple[bytes, str, str]] = {
     "302": (b"HTTP/1.1 302 Found\r\nlocation: http://login.example/\r\n\r\n", "permanent", "HTTP 302"),
     "407": (b"HTTP/1.1 407 Who\r\n\r\n", "permanent", "HTTP 407"),
     "other": (b"SSH-2.0-proxy\r\n\r\n", "permanent", "it does not speak HTTP"),
-    "no_status": (b"HTTP/1.1 OK\r\n\r\n", "permanent", "it does not speak HTTP"),
-    "large": (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 40_000, "permanent", "its answer is too large"),
+    "no_status": (b"HTTP/1.1 OK\r\n\r\n", "permanent", "it breaks the rules of HTTP"),
+    "large": (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 40_000, "permanent", "its headers are too large"),
 }
 
 

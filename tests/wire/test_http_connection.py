@@ -438,6 +438,23 @@ async def test_a_proxy_that_does_not_connect_us_says_so() -> None:
     assert server.requests[0].startswith(b"CONNECT mcp.example:443 HTTP/1.1\r\n")
 
 
+async def test_a_connection_that_a_proxy_refused_to_tunnel_is_free_for_no_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    free: list[object] = []
+
+    def release(self: Pool, connection: http1.PooledConnection) -> None:
+        real(self, connection)
+        free.append(self.free())
+
+    real = Pool.release
+    monkeypatch.setattr(Pool, "release", release)
+    async with serving(Server(b"HTTP/1.1 407 No\r\ncontent-length: 0\r\n\r\n")) as port:
+        with pytest.raises(ProxyFailed):
+            await post(Pool(HttpOrigin("mcp.example", 443, tls=True), proxy=Proxy("127.0.0.1", port)))
+    assert free == [None], "what is sent over it would reach the proxy in plain text"
+
+
 async def test_a_proxy_that_resets_the_connection_is_at_fault_and_not_the_server() -> None:
     async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

@@ -97,8 +97,8 @@ class AnswerParser:
     """Reads one answer after the other: ``receive`` takes bytes, and gives what they mean."""
 
     def __init__(self) -> None:
-        self._expects = False
-        """Whether a request was sent whose answer has not begun."""
+        self._expects = self._tunnels = False
+        """Whether a request was sent whose answer has not begun; whether it was a CONNECT."""
         self._begun = b""
         """The beginning of a head whose end is not here."""
         self._size = 0
@@ -109,9 +109,9 @@ class AnswerParser:
         self.left = 0
         """How much of the body is still to come, where the head says its length."""
 
-    def expect(self) -> None:
-        """A request is sent: its answer may come."""
-        self._expects, self._size = True, 0
+    def expect(self, *, tunnels: bool = False) -> None:
+        """A request is sent: its answer may come. After that to a CONNECT nothing is HTTP, if it succeeds."""
+        self._expects, self._tunnels, self._size = True, tunnels, 0
 
     def receive(self, data: bytes) -> Iterator[AnswerEvent]:
         """The events in bytes that came; raises ``NotHttp``. All are taken before more bytes are given.
@@ -181,6 +181,8 @@ class AnswerParser:
         head = _head_of(data[begin : end + 2])
         if head.status < 200:
             return stop, None
+        if self._tunnels and head.status < 300:  # its length has no meaning (RFC 9110, 9.3.6)
+            head = msgspec.structs.replace(head, length=None, chunked=False)
         self._expects, self.left = False, head.length or 0
         self._chunks = ChunkReader(most_trailers=MOST_HEADERS, most_bytes=HEAD_BYTES) if head.chunked else None
         self.head = head if head.length != 0 else None

@@ -293,18 +293,20 @@ class PooledConnection(asyncio.Protocol):
         self.idle_since = 0.0
         self.is_kept = False
         """Whether it has served a request before."""
-        self.keep_for = IDLE_SECONDS
 
     @property
     def left(self) -> int:
         """How much of the present body is still to come, where its head says its length."""
         return self._parser.left
 
-    def begin(self, request: bytes, body: bytes) -> asyncio.Future[Response]:
-        """Write a request; the head of its answer is to come. A caller that stops waiting for it calls ``abort``."""
+    def begin(self, request: bytes, body: bytes, *, tunnels: bool = False) -> asyncio.Future[Response]:
+        """Write a request; the head of its answer is to come. A caller that stops waiting for it calls ``abort``.
+
+        With ``tunnels`` it is a CONNECT: after its answer another protocol has the connection.
+        """
         # The answer may be complete, and the connection with its next user, before the awaiting task runs again.
         head = self._head = self._loop.create_future()
-        self._parser.expect()
+        self._parser.expect(tunnels=tunnels)
         if len(body) > 1 << 16:
             self.transport.writelines((request, body))
         else:
@@ -326,7 +328,7 @@ class PooledConnection(asyncio.Protocol):
         if self.closed or self.transport.is_closing():
             return False
         idle = now - self.idle_since
-        return idle < self.keep_for and (idle < SUSPECT_SECONDS or not _readable(self.transport))
+        return idle < IDLE_SECONDS and (idle < SUSPECT_SECONDS or not _readable(self.transport))
 
     def abort(self) -> None:
         """Close it now."""
@@ -393,8 +395,6 @@ class PooledConnection(asyncio.Protocol):
             # What is left of the request is not sent: its answer came first, and its peer may not read on.
             self.abort()
         elif response.head.keep_alive:
-            told = response.headers.get("keep-alive")
-            self.keep_for = _kept_for(told) if told is not None else IDLE_SECONDS
             self.owner.release(self)
         else:
             self.closed = True
@@ -452,15 +452,6 @@ def _readable(transport: Any) -> bool:
         return bool(poll.poll(0))
     except (OSError, ValueError):
         return True
-
-
-def _kept_for(header: str) -> float:
-    """How long an idle connection can be relied on: what the server says, with a second to spare."""
-    for part in header.split(","):
-        name, _, value = part.strip().partition("=")
-        if name.lower() == "timeout" and value.isascii() and value.isdigit():
-            return min(max(float(value[:6]) - 1.0, 0.0), 60.0)
-    return IDLE_SECONDS
 
 
 def _inflater(encoding: str) -> Inflater | None:

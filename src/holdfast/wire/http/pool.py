@@ -38,7 +38,7 @@ from holdfast.core import (
     TlsFault,
     status_class,
 )
-from holdfast.wire.http.answer_parser import HEAD_BYTES, BadEncoding, BrokenHttp, Disconnected, NotHttp
+from holdfast.wire.http.answer_parser import BadEncoding, BrokenHttp, Disconnected, NotHttp
 from holdfast.wire.http.connection import IDLE_SECONDS, PooledConnection, Response
 
 __all__ = [
@@ -233,8 +233,9 @@ class Pool:
         """A connection is free for the next request."""
         self._ending.pop(connection, None)
         connection.idle_since, connection.is_kept = self._loop.time(), True
-        # A dial may have been under way when the pool was closed: nothing else would close its connection.
-        if self._closed or connection.idle_since < self._keep_none_until:
+        # A dial may have been under way when the pool was closed: nothing else would close its connection. One that is
+        # not known yet has only a proxy's answer to CONNECT: nothing may be sent over it.
+        if self._closed or connection not in self._all or connection.idle_since < self._keep_none_until:
             self._drop(connection)
             return
         self._idle.append(connection)
@@ -252,7 +253,7 @@ class Pool:
     def _sweep(self) -> None:
         """Close connections that were idle for long; one timer for all connections, and none where nothing is idle."""
         now = self._loop.time()
-        while self._idle and (self._idle[0].closed or now - self._idle[0].idle_since >= self._idle[0].keep_for):
+        while self._idle and (self._idle[0].closed or now - self._idle[0].idle_since >= IDLE_SECONDS):
             self._drop(self._idle.popleft())
         for connection in [one for one, since in self._ending.items() if one.closed or now - since >= IDLE_SECONDS]:
             self._drop(connection)
@@ -278,74 +279,35 @@ class Pool:
             raise ProxyFailed(_no_proxy(_from_chain(exc, stood=False))) from exc
         if proxy is not None and origin.tls:
             try:
-                await self._tunnel(connection, proxy)
+                return await self._tunnel(connection, proxy)
             except BaseException:
                 connection.abort()
                 raise
         return connection
 
-    async def _tunnel(self, connection: PooledConnection, proxy: Proxy) -> None:
+    async def _tunnel(self, plain: PooledConnection, proxy: Proxy) -> PooledConnection:
         """Have the proxy connect us, then speak TLS with the origin through it."""
         loop, origin = asyncio.get_running_loop(), self.origin
         host = f"[{origin.host}]" if ":" in origin.host else origin.host
         credentials = f"proxy-authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
-        waiting = _Tunnel()
-        transport = connection.transport
-        transport.set_protocol(waiting)
-        transport.write(
-            f"CONNECT {host}:{origin.port} HTTP/1.1\r\nhost: {host}:{origin.port}\r\n{credentials}\r\n".encode(
-                "latin-1"
-            )
-        )
-        status = await waiting.status
-        if not 200 <= status < 300:
-            raise ProxyFailed(_refused_by_proxy(status))
+        wanted = f"CONNECT {host}:{origin.port} HTTP/1.1\r\nhost: {host}:{origin.port}\r\n{credentials}\r\n"
+        try:
+            answer = await plain.begin(wanted.encode("latin-1"), b"", tunnels=True)
+        except OSError as exc:
+            lost = NetworkFailure(fault=NetworkFault.PROXY_FAILED, detail="it closed the connection")
+            raise ProxyFailed(lost) from exc
+        except NotHttp as exc:
+            detail = str(exc) if isinstance(exc, BrokenHttp) else NOT_HTTP
+            raise ProxyFailed(NetworkFailure(fault=NetworkFault.PROXY_REFUSED, detail=detail)) from exc
+        if not 200 <= answer.status < 300:
+            raise ProxyFailed(_refused_by_proxy(answer.status))
         assert self._tls is not None  # noqa: S101 - an origin with TLS has a context
+        connection = PooledConnection(self)
         secure = await loop.start_tls(
-            transport, connection, self._tls, server_hostname=origin.host, ssl_handshake_timeout=NO_LIMIT
+            plain.transport, connection, self._tls, server_hostname=origin.host, ssl_handshake_timeout=NO_LIMIT
         )
         connection.connection_made(secure)  # type: ignore[arg-type]  # None only where the handshake failed, which raises
-
-
-class _Tunnel(asyncio.Protocol):
-    """Reads a proxy's answer to CONNECT."""
-
-    def __init__(self) -> None:
-        self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._came = b""
-
-    def data_received(self, data: bytes) -> None:
-        """Bytes of the answer; nothing follows it before we speak."""
-        self._came += data
-        while not self.status.done():
-            end = self._came.find(b"\r\n\r\n", 0, HEAD_BYTES)
-            status = _STATUS.match(self._came)
-            if not self._came.startswith(_HTTP[: len(self._came)]) or (end >= 0 and status is None):
-                self._fail(_no_tunnel(NetworkFault.PROXY_REFUSED, NOT_HTTP))
-            elif end < 0:
-                if len(self._came) >= HEAD_BYTES:
-                    self._fail(_no_tunnel(NetworkFault.PROXY_REFUSED, "its answer is too large"))
-                return
-            elif status is not None and status[1].startswith(b"1"):
-                self._came = self._came[end + 4 :]  # a word in between; the answer follows
-            elif status is not None:
-                self.status.set_result(int(status[1]))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The proxy hung up."""
-        self._fail(_no_tunnel(NetworkFault.PROXY_FAILED, "it closed the connection"))
-
-    def _fail(self, error: Exception) -> None:
-        if not self.status.done():
-            self.status.set_exception(error)
-
-
-def _no_tunnel(fault: NetworkFault, why: str) -> ProxyFailed:
-    return ProxyFailed(NetworkFailure(fault=fault, detail=why))
-
-
-_HTTP: Final = b"HTTP/1."
-_STATUS: Final = re.compile(rb"HTTP/1\.\d (\d{3})(?!\d)")
+        return connection
 
 
 def _next_sweep(now: float) -> float:

@@ -327,19 +327,16 @@ class SseDispatcher(DuplexDispatcher):
             try:
                 await self._post(data, doing, headers)
             except ServerFailure as failure:
-                if _was_cut(failure.evidence):
-                    await self._end_or_moment()
+                seen = failure.evidence
+                if isinstance(seen, NetworkFailure) and seen.fault is not NetworkFault.REFUSED:
+                    with anyio.move_on_after(CUT_SECONDS):  # the end of the stream tells whether only the POST was cut
+                        await self._over.wait()
                 raise
             else:
                 return None
             finally:
                 self._posting.discard(scope)
         raise self.in_flight.failure()
-
-    async def _end_or_moment(self) -> None:
-        """Wait a moment for the end of the stream: it tells whether only the POST was cut."""
-        with anyio.move_on_after(CUT_SECONDS):
-            await self._over.wait()
 
     async def _post(self, data: bytes, doing: str, headers: Mapping[str, str]) -> None:
         await self._known.wait()
@@ -389,10 +386,6 @@ class SseDispatcher(DuplexDispatcher):
         if (here.scheme, here.host, here.port) != (there.scheme, there.host, there.port):
             raise ServerFailure(NotMcp(fault=NotMcpFault.NO_ENDPOINT, detail="it is on another origin"))
         return there
-
-
-def _was_cut(seen: Evidence) -> bool:
-    return isinstance(seen, NetworkFailure) and seen.fault is not NetworkFault.REFUSED
 
 
 @dataclass(slots=True)
