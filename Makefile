@@ -34,7 +34,7 @@ tests: $(NODE_READY) $(ENVS_READY) $(TESTS_COMPILED) programs
 # The decisions of core/ and config/, and of each package on the path of a call the tests that say most in a second.
 # The searches (*_properties.py) run with all tests.
 CORE_TESTS := tests/core tests/config tests/test_tree.py tests/test_keys.py tests/test_files.py tests/wire/test_rpc.py \
-	tests/wire/test_envelope.py tests/hub/test_one_failure.py tests/hub/test_life_calls.py tests/hub/test_life_states.py \
+	tests/wire/test_results.py tests/hub/test_one_failure.py tests/hub/test_life_calls.py tests/hub/test_life_states.py \
 	tests/endpoint/test_eras.py tests/endpoint/test_own_names.py tests/access/test_principals.py tests/front/test_parser.py \
 	tests/front/test_matrix.py tests/front/test_stdio.py
 
