@@ -143,14 +143,15 @@ class Incoming:
             # The clock stops for the request on whose stream the server asks; for all where that is not known.
             for one in [request] if request is not None else list(self._in_flight.requests.values()):
                 pauses.enter_context(one.paused())
-            return await relay.asked(self._server, method, params, _current_caller())
+            return await relay.asked(self._server, method, params, request.caller if request is not None else None)
 
     def belongs_to_call(self, method: str, params: Mapping[str, Any] | None) -> bool:
         """Give a notification to the call on whose stream it came; False if it belongs to none."""
         if method not in CALL_NOTIFICATIONS:
             return False
-        if (caller := _current_caller()) is not None:
-            caller.tell(method, params)
+        request = CURRENT.get()
+        if request is not None and request.caller is not None:
+            request.caller.tell(method, params)
             return True
         self.pass_on(method, params)
         return False
@@ -193,6 +194,7 @@ class ServerDispatcher(ABC):
         self.in_flight = InFlight()
         self.rpc = RpcPeer(self._send, limits, self.in_flight)
         self._serving: asyncio.Task[None] | None = None
+        self._over = anyio.Event()
         self.incoming = Incoming(server, hooks, self.in_flight)
         self.stood = False
         """Whether the handshake is complete; the dialer sets it."""
@@ -271,6 +273,7 @@ class ServerDispatcher(ABC):
                 self.in_flight.fail(gone)
                 self.rpc.release()
                 self.incoming.release()
+                self._over.set()
 
     @abstractmethod
     async def _until_gone(self, tasks: anyio.abc.TaskGroup) -> Evidence:
@@ -282,10 +285,6 @@ class ServerDispatcher(ABC):
 
 class DuplexDispatcher(ServerDispatcher):
     """One stream in each direction. A subclass writes a message, and reads messages until the peer is gone."""
-
-    def __init__(self, limits: Limits, server: str = "", hooks: DialHooks = NO_HOOKS) -> None:
-        super().__init__(limits, server, hooks)
-        self._over = anyio.Event()
 
     async def gone(self) -> Evidence:
         """Wait until the peer is gone; returns the evidence."""
@@ -332,18 +331,6 @@ class DuplexDispatcher(ServerDispatcher):
             return failure.evidence
         except Exception as exc:  # noqa: BLE001 - an unexpected fault ends this connection and no other
             return Unexpected(type=type(exc).__name__)
-
-    async def _serve(self) -> None:
-        try:
-            await super()._serve()
-        finally:
-            self._over.set()
-
-
-def _current_caller() -> Caller | None:
-    """The caller of the request that this task makes."""
-    request = CURRENT.get()
-    return request.caller if request is not None else None
 
 
 def _is_of_one_resource(params: Mapping[str, Any] | None) -> bool:

@@ -96,13 +96,13 @@ class Response(msgspec.Struct, eq=False):
         try:
             # What is compressed has no known size: it is collected piece by piece, each within the bound.
             if connection is not None and self._inflater is None:
-                if connection.left >= LARGE_BYTES:
+                if connection.parser.left >= LARGE_BYTES:
                     # Its head says that it is too large: nothing of it takes room that other answers wait for.
-                    if connection.left > most - self._size:
+                    if connection.parser.left > most - self._size:
                         self.close()
                         return None
-                    await self.hold(connection.left)
-                    if connection.left:  # else it came to its end meanwhile, or has failed
+                    await self.hold(connection.parser.left)
+                    if connection.parser.left:  # else it came to its end meanwhile, or has failed
                         return await self._received(connection)
                 self._read_ahead = LARGE_BYTES  # all of it is wanted: no piece wakes the reader
             return await self._collected(most)
@@ -127,7 +127,7 @@ class Response(msgspec.Struct, eq=False):
     async def _received(self, connection: PooledConnection) -> bytearray:
         """The whole body, whose length is known and not too large."""
         came = self._size
-        body = bytearray(came + connection.left)
+        body = bytearray(came + connection.parser.left)
         at = 0
         for part in self._parts:
             body[at : at + len(part)] = part
@@ -282,7 +282,7 @@ class PooledConnection(asyncio.Protocol):
     def __init__(self, owner: Pool) -> None:
         self._loop = asyncio.get_running_loop()
         self.owner = owner
-        self._parser = AnswerParser()
+        self.parser = AnswerParser()
         self.flow = ReadFlow(None)
         self.transport: Any = None
         self._head: asyncio.Future[Response] | None = None
@@ -294,11 +294,6 @@ class PooledConnection(asyncio.Protocol):
         self.is_kept = False
         """Whether it has served a request before."""
 
-    @property
-    def left(self) -> int:
-        """How much of the present body is still to come, where its head says its length."""
-        return self._parser.left
-
     def begin(self, request: bytes, body: bytes, *, tunnels: bool = False) -> asyncio.Future[Response]:
         """Write a request; the head of its answer is to come. A caller that stops waiting for it calls ``abort``.
 
@@ -306,7 +301,7 @@ class PooledConnection(asyncio.Protocol):
         """
         # The answer may be complete, and the connection with its next user, before the awaiting task runs again.
         head = self._head = self._loop.create_future()
-        self._parser.expect(tunnels=tunnels)
+        self.parser.expect(tunnels=tunnels)
         if len(body) > 1 << 16:
             self.transport.writelines((request, body))
         else:
@@ -320,7 +315,7 @@ class PooledConnection(asyncio.Protocol):
     def received(self) -> None:
         """All of it was received."""
         self.flow.hand_over(self)
-        self._parser.received()
+        self.parser.received()
         self._complete()
 
     def usable(self, now: float) -> bool:
@@ -346,7 +341,7 @@ class PooledConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes of an answer."""
         try:
-            for event in self._parser.receive(data):
+            for event in self.parser.receive(data):
                 if not isinstance(event, bytes):
                     self._response = Response.begin(self, event)
                     head, self._head = self._head, None
@@ -354,7 +349,7 @@ class PooledConnection(asyncio.Protocol):
                         head.set_result(self._response)
                 elif self._response is not None and event:  # without one its reader left
                     self._response.feed(event)
-                if self._parser.head is None:
+                if self.parser.head is None:
                     self._complete()
                 if self.closed:
                     return  # a reader that left, or a bound, ended it: what follows in these bytes has no meaning
@@ -367,7 +362,7 @@ class PooledConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """The peer sends no more."""
         try:
-            if self._parser.close():
+            if self.parser.close():
                 self._complete()
         except Disconnected as exc:
             self._fail(exc)
@@ -411,7 +406,7 @@ class PooledConnection(asyncio.Protocol):
 
     def __repr__(self) -> str:
         state = "lost" if self._lost else "closed" if self.closed else "open"
-        return f"<PooledConnection {state} {self._parser!r}>"
+        return f"<PooledConnection {state} {self.parser!r}>"
 
 
 class _BodyReceiver(asyncio.BufferedProtocol):

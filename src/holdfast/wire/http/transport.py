@@ -218,7 +218,8 @@ class HttpDispatcher(ServerDispatcher):
                 if not request.settled:
                     await self._resume(request, cursor, method)
             else:
-                raise ServerFailure(_not_mcp(response, kind))
+                accepted = NotMcp(fault=NotMcpFault.NO_ANSWER, detail="it accepted a request without answering it")
+                raise ServerFailure(accepted if response.status == 202 else _wrong_type(kind))
             return request.answer()
         except asyncio.CancelledError:
             if tell and not session.modern:
@@ -431,12 +432,6 @@ def _raise_rpc_error(body: bytes) -> None:
     error = parsed.get("error") if isinstance(parsed, dict) and parsed.get("jsonrpc") == "2.0" else None
     if isinstance(error, dict) and isinstance(error.get("code"), int):
         raise MCPError(error["code"], str(error.get("message", "")), error.get("data"))
-
-
-def _not_mcp(response: Response, kind: str) -> NotMcp:
-    if response.status == 202:
-        return NotMcp(fault=NotMcpFault.NO_ANSWER, detail="it accepted a request without answering it")
-    return _wrong_type(kind)
 
 
 def _wrong_type(kind: str) -> NotMcp:
