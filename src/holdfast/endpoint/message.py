@@ -429,7 +429,7 @@ def tool_for_client(item: Mapping[str, Any], *, modern: bool) -> Mapping[str, An
 def may_link(result: RawObject) -> bool:
     """Whether a result may have URIs of resources: almost none has, and needs no further look."""
     source = result.source
-    return "contents" in result.members or source is None or may_begin(source, b"resource", result.steps)
+    return "contents" in result.members or source is None or may_begin(source, b"resource")
 
 
 async def relinked(result: RawObject, shown: Callable[[str], str]) -> RawObject:

@@ -142,11 +142,11 @@ async def list_other_offers(
     A list that fails takes no other with it (LIFE-26), unless the connection itself is lost.
     """
     can = connection.offers
-    for kind, (method, key, name, capability) in _OTHERS.items():
+    for kind, (method, key, name, capability, model) in _OTHERS.items():
         if getattr(can, capability) is None:
             continue
         within = max(min(OTHER_LIST_SECONDS, until - anyio.current_time()), 0.0)
-        read = partial(_read_other, _MODELS[kind], name)
+        read = partial(_read_other, model, name)
         try:
             with anyio.fail_after(within):
                 pages = await _every(connection, method, key, read, known=_known(last, kind))
@@ -170,18 +170,12 @@ def _connection_is_lost(seen: Evidence) -> bool:
     return isinstance(seen, NetworkFailure | ProcessExit) or (isinstance(seen, HttpStatus) and seen.status == 404)
 
 
-_OTHERS: Mapping[OfferKind, tuple[str, str, str, str]] = {
-    "prompts": ("prompts/list", "prompts", "name", "prompts"),
-    "resources": ("resources/list", "resources", "uri", "resources"),
-    "templates": ("resources/templates/list", "resourceTemplates", "uriTemplate", "resources"),
+_OTHERS: Mapping[OfferKind, tuple[str, str, str, str, type[BaseModel]]] = {
+    "prompts": ("prompts/list", "prompts", "name", "prompts", types.Prompt),
+    "resources": ("resources/list", "resources", "uri", "resources", types.Resource),
+    "templates": ("resources/templates/list", "resourceTemplates", "uriTemplate", "resources", types.ResourceTemplate),
 }
-"""Kind: the method that lists it, the key of the list, the key of an item's name, the capability that it needs."""
-
-_MODELS: Mapping[OfferKind, type[BaseModel]] = {
-    "prompts": types.Prompt,
-    "resources": types.Resource,
-    "templates": types.ResourceTemplate,
-}
+"""Kind: the method that lists it, the keys of the list and of an item's name, the capability for it, its model."""
 
 
 def _read_tool(connection: RequestForm, raw: bytes) -> ReadOffer | None:
@@ -216,7 +210,7 @@ def _value(raw: bytes) -> Any:
     raise BadJson("it is nested too deep")
 
 
-_LISTED: tuple[type[BaseModel], ...] = (types.Tool, *_MODELS.values())
+_LISTED: tuple[type[BaseModel], ...] = (types.Tool, *(one[-1] for one in _OTHERS.values()))
 _KEYS = {model: KeyNames(*(one.alias or name for name, one in model.model_fields.items())) for model in _LISTED}
 
 

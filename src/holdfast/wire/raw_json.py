@@ -56,7 +56,6 @@ __all__ = [
     "items",
     "join_fields",
     "join_items",
-    "lively_steps",
     "load_members",
     "load_object",
     "loads",
@@ -138,7 +137,7 @@ def _folded(name: str) -> str:
 class RawObject:
     """A JSON object as it came, with its members. One that was changed is joined again when it is written."""
 
-    __slots__ = ("get", "is_large", "members", "raw", "source", "steps")
+    __slots__ = ("get", "is_large", "members", "raw", "source")
 
     def __init__(self, members: Fields, raw: Bytes | None = None) -> None:
         self.members = members
@@ -146,8 +145,6 @@ class RawObject:
         """As it is written, where that is known: the bytes that it came in, or those with more before them."""
         self.source: Bytes | None = raw
         """Bytes in which all of it stands, where they are known: its own, or those of the message around it."""
-        self.steps: list[int] | None = None
-        """The ``lively_steps`` of these bytes, where they are known: a large one is searched for several words."""
         self.get: Callable[[str], Bytes | None] = members.get
         """One member."""
         self.is_large = raw is not None and len(raw) > SMALL_BYTES
@@ -280,7 +277,7 @@ async def _large_answer(data: bytes) -> tuple[Fields, RawObject | BadJson] | Non
     await turns.offer()
     envelope = {"id": found.id, "method": found.method, "error": found.error}
     result = RawObject(found.result)  # type: ignore[arg-type]  # a dict of Raw is a dict of bytes to its readers
-    result.is_large, result.source, result.steps = True, data, lively_steps(data)
+    result.is_large, result.source = True, data
     await turns.offer()
     return {"result": _SPLIT, **{key: value for key, value in envelope.items() if value}}, result
 
@@ -406,17 +403,11 @@ In text with many line ends, which are escapes too, the pattern is found five ti
 """
 
 
-def lively_steps(text: bytes) -> list[int]:
-    """Where steps begin that have a quote or an escape. A long text has few: most steps of it need no further look."""
-    every = ((at, at + SMALL_BYTES) for at in range(0, len(text), SMALL_BYTES))
-    return [step[0] for step in every if text.find(b'"', *step) >= 0 or text.find(b"\\", *step) >= 0]
-
-
-def may_begin(data: Bytes, word: bytes, steps: list[int] | None = None) -> bool:
-    """Whether a text or a name in some JSON may begin with this word. ``steps`` are its lively ones, if known."""
-    text = bytes(data) if isinstance(data, Raw) else data
+def may_begin(data: Bytes, word: bytes) -> bool:
+    """Whether a text or a name in some JSON may begin with this word."""
+    text = _searchable(data)
     wide = SMALL_BYTES + len(word) + 1
-    for at in range(0, len(text), SMALL_BYTES) if steps is None else steps:
+    for at in range(0, len(text), SMALL_BYTES):
         end = at + wide  # a word may begin in one step and end in the next
         if text.find(b'"', at, end) >= 0 and text.find(word, at, end) >= 0:
             return True

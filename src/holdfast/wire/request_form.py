@@ -379,7 +379,7 @@ class _PartCount:
 
 def clean_result(result: RawObject) -> RawObject:
     """A result without the hub's keys; the same object if it has none. Raises ``BadJson`` for too many parts."""
-    if result.source is not None and not may_begin(result.source, _META, result.steps):
+    if result.source is not None and not may_begin(result.source, _META):
         return result  # almost every one
     return _cleaned(result, _DEEPEST, _PartCount()) or result
 
