@@ -405,7 +405,7 @@ In text with many line ends, which are escapes too, the pattern is found five ti
 
 def may_begin(data: Bytes, word: bytes) -> bool:
     """Whether a text or a name in some JSON may begin with this word."""
-    text = _searchable(data)
+    text = bytes(data) if isinstance(data, Raw) else data
     wide = SMALL_BYTES + len(word) + 1
     for at in range(0, len(text), SMALL_BYTES):
         end = at + wide  # a word may begin in one step and end in the next

@@ -375,10 +375,8 @@ async def read_bounded(response: Response, limits: Limits) -> bytes | bytearray:
 
 
 def content_type(response: Response) -> str:
-    """The content type without its parameters, in lower case; empty where there is none."""
-    kind = response.headers.get("content-type", "")
-    kinds = {one.partition(";")[0].strip().lower() for one in kind.split(",")}
-    return kinds.pop() if len(kinds) == 1 else kind.partition(";")[0].strip().lower()  # some proxies repeat it
+    """The content type without its parameters, in lower case; empty where there is none. Some proxies repeat it."""
+    return response.headers.get("content-type", "").partition(",")[0].partition(";")[0].strip().lower()
 
 
 # Peers that are no MCP servers: a document, an authorization server, or a small web API with an event stream. The

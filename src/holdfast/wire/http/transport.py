@@ -102,8 +102,9 @@ class ServerSession:
     @property
     def headers(self) -> dict[str, str]:
         """The headers that the protocol requires."""
-        named = {VERSION_HEADER: self.version, SESSION_HEADER: self.id}
-        return ACCEPT | {name: value for name, value in named.items() if value is not None}
+        version = {VERSION_HEADER: self.version} if self.version is not None else {}
+        session = {SESSION_HEADER: self.id} if self.id is not None else {}
+        return ACCEPT | version | session
 
     def begin(self, response: Response) -> None:
         """Note the session that the server gives with its answer to the handshake."""
