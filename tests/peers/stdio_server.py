@@ -73,7 +73,7 @@ class _Server:
 
     def run(self) -> None:
         """Answer every line until there is no more."""
-        flags_stall = self._flags.stall_after_probe
+        flags_stall, is_modern = self._flags.stall_after_probe, self._flags.era == "modern"
         for line in sys.stdin.buffer:
             message = json.loads(line)
             method = message.get("method", "response")
@@ -86,7 +86,7 @@ class _Server:
                 self._die_if_told(method, before=False)
             if self._flags.stop_reading and method == "tools/list":
                 _sleep_for_ever()
-            if self._flags.close_stdin and method == "tools/list":
+            if self._flags.close_stdin and method == ("subscriptions/listen" if is_modern else "tools/list"):
                 os.close(0)
                 _sleep_for_ever()
             if self._flags.flood and method == "tools/list":
@@ -221,7 +221,7 @@ _SWITCHES = {
     "flood": "write to stderr, and notices to stdout, without end, once the tools were listed",
     "die-in-call": "exit 9 in the middle of a tool call",
     "stop-reading": "read no more of stdin once the tools were listed",
-    "close-stdin": "close stdin once the tools were listed, and live on",
+    "close-stdin": "close stdin once the tools were listed, in the modern era with a subscription open, and live on",
     "ignore-stdin-close": "live on when stdin ends",
     "ignore-term": "do not die of SIGTERM",
     "grandchild": "leave a process that holds stdout and stderr and ignores SIGTERM",

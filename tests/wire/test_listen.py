@@ -241,6 +241,14 @@ async def test_the_end_of_a_child_is_seen_with_its_exit_code(stdio_peer: MakePee
 
 
 @pytest.mark.requirement("LIFE-6")
+async def test_a_child_that_reads_no_more_is_gone_though_a_subscription_is_open(stdio_peer: MakePeer) -> None:
+    async with staying(stdio_peer("--close-stdin", "--era=modern")) as seen:
+        await seen.until(lambda: seen.end)
+        assert isinstance(seen.end, NetworkFailure)
+        assert seen.end.detail == "it closed its stdin"
+
+
+@pytest.mark.requirement("LIFE-6")
 async def test_the_end_of_an_event_stream_is_the_end_of_an_sse_connection() -> None:
     async with SsePeer() as peer, staying(peer) as seen:
         await peer.stop()

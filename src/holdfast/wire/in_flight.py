@@ -228,14 +228,14 @@ CURRENT: Final[ContextVar[RequestInFlight | None]] = ContextVar("holdfast_reques
 class InFlight:
     """All requests of one connection that have not ended, and the timer that they share."""
 
-    __slots__ = ("_emptied", "_last_id", "_looks_at", "_timer", "ended", "loop", "requests")
+    __slots__ = ("_last_id", "_looks_at", "_one_ended", "_timer", "ended", "loop", "requests")
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._looks_at = math.inf
         """When the timer comes."""
-        self._emptied: asyncio.Future[None] | None = None
+        self._one_ended = asyncio.Event()
         self.requests: dict[RequestId, RequestInFlight] = {}
         self._last_id = 0
         self.ended: Evidence | None = None
@@ -271,8 +271,7 @@ class InFlight:
         self.requests.pop(request.id, None)
         if request.delivery is not None:
             request.delivery.cancel()
-        if self._emptied is not None and not self.requests and not self._emptied.done():
-            self._emptied.set_result(None)
+        self._one_ended.set()
 
     def waiting(self, request_id: RequestId) -> RequestInFlight | None:
         """The request with this id, if it has no answer yet. ``"1"`` is the same id as 1."""
@@ -320,10 +319,10 @@ class InFlight:
             request.cancel()
 
     async def empty(self) -> None:
-        """Wait until no request is in flight."""
-        while self.requests:
-            self._emptied = self.loop.create_future()
-            await self._emptied
+        """Wait until no request that has a time limit is in flight. A subscription lasts as long as its connection."""
+        while any(request.wants_progress for request in self.requests.values()):
+            self._one_ended.clear()
+            await self._one_ended.wait()
 
     def look_at(self, due: float) -> None:
         """See that the timer does not come later than this."""
