@@ -138,7 +138,8 @@ class Incoming:
             return {}
         if method not in CLIENT_REQUESTS:
             raise MCPError(METHOD_NOT_FOUND, "Method not found", method)
-        relay, request = self._hooks.relay or NoClients(), CURRENT.get()
+        relay = self._hooks.relay or NoClients()
+        request = CURRENT.get()
         with ExitStack() as pauses:
             # The clock stops for the request on whose stream the server asks; for all where that is not known.
             for one in [request] if request is not None else list(self._in_flight.requests.values()):

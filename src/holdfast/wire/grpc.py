@@ -62,12 +62,25 @@ _TLS: Final = {
     TlsFault.CLIENT_CERTIFICATE: "it refuses our certificate, or wants one",
 }
 
-_STATUS_NAMES: Final = (
-    *("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS"),
-    *("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED"),
-    *("INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"),
-)
-_STATUS: Final = {str(number): name for number, name in enumerate(_STATUS_NAMES)}
+_STATUS: Final = {
+    "0": "OK",
+    "1": "CANCELLED",
+    "2": "UNKNOWN",
+    "3": "INVALID_ARGUMENT",
+    "4": "DEADLINE_EXCEEDED",
+    "5": "NOT_FOUND",
+    "6": "ALREADY_EXISTS",
+    "7": "PERMISSION_DENIED",
+    "8": "RESOURCE_EXHAUSTED",
+    "9": "FAILED_PRECONDITION",
+    "10": "ABORTED",
+    "11": "OUT_OF_RANGE",
+    "12": "UNIMPLEMENTED",
+    "13": "INTERNAL",
+    "14": "UNAVAILABLE",
+    "15": "DATA_LOSS",
+    "16": "UNAUTHENTICATED",
+}
 """The names of the codes of gRPC, as its header has them."""
 
 DEADLINE_EXCEEDED: Final = "4"

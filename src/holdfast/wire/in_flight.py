@@ -263,7 +263,9 @@ class InFlight:
             raise self.failure()
         self.requests.pop(request.id, None)
         self._last_id += 1
-        request.id, request.sent_at, request.settled = self._last_id, None, False
+        request.id = self._last_id
+        request.sent_at = None
+        request.settled = False
         self.requests[request.id] = request
 
     def end(self, request: RequestInFlight) -> None:

@@ -97,8 +97,10 @@ class AnswerParser:
     """Reads one answer after the other: ``receive`` takes bytes, and gives what they mean."""
 
     def __init__(self) -> None:
-        self._expects = self._tunnels = False
-        """Whether a request was sent whose answer has not begun; whether it was a CONNECT."""
+        self._expects = False
+        """Whether a request was sent whose answer has not begun."""
+        self._tunnels = False
+        """Whether that request was a CONNECT."""
         self._begun = b""
         """The beginning of a head whose end is not here."""
         self._size = 0
@@ -111,7 +113,8 @@ class AnswerParser:
 
     def expect(self, *, tunnels: bool = False) -> None:
         """A request is sent: its answer may come. After that to a CONNECT nothing is HTTP, if it succeeds."""
-        self._expects, self._tunnels, self._size = True, tunnels, 0
+        self._expects, self._size = True, 0
+        self._tunnels = tunnels
 
     def receive(self, data: bytes) -> Iterator[AnswerEvent]:
         """The events in bytes that came; raises ``NotHttp``. All are taken before more bytes are given.

@@ -283,7 +283,7 @@ class PooledConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.owner = owner
         self.parser = AnswerParser()
-        self.flow = ReadFlow(None)
+        self.flow = ReadFlow(None)  # until it stands
         self.transport: Any = None
         self._head: asyncio.Future[Response] | None = None
         self._response: Response | None = None

@@ -238,7 +238,10 @@ class ServerEvents:
                 # Room is taken when an event has become large, and given back when it is complete: never for the
                 # whole life of a stream, which may last for days.
                 if (self._reader.pending > LARGE_BYTES) != (self._response.held > 0):
-                    await self._change_room()
+                    if self._response.held:
+                        self._response.let_go()
+                    else:
+                        await self._response.hold(self._limits.message_bytes)
                 chunk = await (self._response.next_chunk() if self._silence is None else self._within(self._silence))
                 if chunk is None:
                     raise StopAsyncIteration
@@ -248,12 +251,6 @@ class ServerEvents:
                 await self._turns.offer()
             begin, self._at = self._at, self._at + FED_BYTES
             self._came = self._reader.feed(self._chunk[begin : self._at])
-
-    async def _change_room(self) -> None:
-        if self._response.held:
-            self._response.let_go()
-        else:
-            await self._response.hold(self._limits.message_bytes)
 
     async def _within(self, silence: float) -> bytes | None:
         with anyio.move_on_after(silence):
