@@ -98,6 +98,8 @@ class RequestInFlight(msgspec.Struct, eq=False):
     """When it ends at the latest."""
     due: float
     """When it ends if nothing more comes."""
+    wants_progress: bool
+    """Whether the server is asked for progress: it extends the time of a request that has a limit."""
     id: int = 0
     """The id of its message."""
     sent_at: int | None = None
@@ -145,11 +147,6 @@ class RequestInFlight(msgspec.Struct, eq=False):
             del answer  # an exception leads back to the frame that raised it: a cycle
 
     # Its time.
-
-    @property
-    def wants_progress(self) -> bool:
-        """Whether the server is asked for progress: it extends the time of a request that has a limit."""
-        return self._latest < math.inf
 
     @property
     def hard(self) -> bool:
@@ -251,7 +248,7 @@ class InFlight:
         now, task = self.loop.time(), asyncio.current_task(self.loop)
         latest = now + within
         due = min(now + idle, latest)
-        request = RequestInFlight(self, caller, on_progress, task, idle, latest, due)
+        request = RequestInFlight(self, caller, on_progress, task, idle, latest, due, latest < math.inf)
         self.number(request)
         if due < self._looks_at:
             self.look_at(due)

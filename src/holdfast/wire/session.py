@@ -241,7 +241,8 @@ class Connection:
             except ServerFailure:
                 await request.delivered()
                 raise
-            await request.delivered()
+            if request.delivery is not None:
+                await request.delivered()
         except asyncio.CancelledError:
             # A timeout cancels this task. So may its owner, at the same moment: then the owner's wish counts.
             if not request.absorb():

@@ -291,7 +291,8 @@ class HttpPeer:
         """
         refused, fresh, redirects = False, False, 0
         while True:
-            pool, target = self._pool(url), url.raw_path.decode("ascii")
+            pool = self._pools.get(url.scheme) or self._pool(url)
+            target = url.raw_path.decode("ascii")
             own, token = await self._credentials.current()
             # The later one counts: a definition may replace our defaults, and no header of the protocol.
             given = _DEFAULT_HEADERS, self._cookies.header, own, headers
@@ -348,17 +349,16 @@ class HttpPeer:
         return seen, body
 
     def _pool(self, url: httpx2.URL) -> Pool:
-        pool = self._pools.get(url.scheme)
-        if pool is None:
-            if url.scheme not in ("http", "https") or not url.host:
-                problem = "its URL or a header cannot be used in an HTTP request"
-                raise ServerFailure(BadConfig(problems=(problem,), hint="check `url`"))
-            tls = url.scheme == "https"
-            origin = HttpOrigin(url.raw_host.decode("ascii"), url.port or (443 if tls else 80), tls, self._unix)
-            proxy = None if self._direct or is_loopback(url.host) else _proxy_for(url)
-            context = (self._tls or ssl_context()) if tls or (proxy is not None and proxy.tls) else None
-            pool = Pool(origin, tls=context, proxy=proxy, connect_within=self._connect_within)
-            self._pools[url.scheme] = pool
+        """New connections for a URL."""
+        if url.scheme not in ("http", "https") or not url.host:
+            problem = "its URL or a header cannot be used in an HTTP request"
+            raise ServerFailure(BadConfig(problems=(problem,), hint="check `url`"))
+        tls = url.scheme == "https"
+        origin = HttpOrigin(url.raw_host.decode("ascii"), url.port or (443 if tls else 80), tls, self._unix)
+        proxy = None if self._direct or is_loopback(url.host) else _proxy_for(url)
+        context = (self._tls or ssl_context()) if tls or (proxy is not None and proxy.tls) else None
+        pool = Pool(origin, tls=context, proxy=proxy, connect_within=self._connect_within)
+        self._pools[url.scheme] = pool
         return pool
 
     def __repr__(self) -> str:

@@ -124,6 +124,7 @@ class Pool:
         check: Callable[[asyncio.Transport], None] | None = None,
     ) -> None:
         self.origin = origin
+        self._authority = origin.authority
         self._check = check
         self._tls = tls
         self._proxy = proxy
@@ -158,11 +159,12 @@ class Pool:
         for some in headers:
             given |= some
         if proxy is not None and not self.origin.tls:
-            target = f"http://{self.origin.authority}{target}"
+            target = f"http://{self._authority}{target}"
         lines = [f"{method} {target} HTTP/1.1\r\n"]
         if "host" not in given:  # a definition may name another Host
-            lines.append(f"host: {self.origin.authority}\r\n")
-        lines += [f"{name}: {value}\r\n" for name, value in given.items()]
+            lines.append(f"host: {self._authority}\r\n")
+        for name, value in given.items():
+            lines.append(f"{name}: {value}\r\n")
         if proxy is not None and proxy.authorization and not self.origin.tls:
             lines.append(f"proxy-authorization: {proxy.authorization}\r\n")
         if body is not None or method == "POST":  # a POST without a length is refused by some servers

@@ -93,11 +93,13 @@ class ServerSession:
         self.id: str | None = None
         self.version: str | None = None
         """The version that was agreed on; None while a handshake begins."""
+        self.modern = False
+        """Whether that is one of the modern era."""
 
-    @property
-    def modern(self) -> bool:
-        """Whether the modern era was agreed on."""
-        return self.version in MODERN_PROTOCOL_VERSIONS
+    def agree(self, version: str | None) -> None:
+        """A version is agreed on, or none yet, since a handshake begins."""
+        self.version = version
+        self.modern = version in MODERN_PROTOCOL_VERSIONS
 
     @property
     def headers(self) -> dict[str, str]:
@@ -139,7 +141,7 @@ class HttpDispatcher(ServerDispatcher):
 
     def agree(self, version: str | None) -> None:
         """Name this version in the headers of requests."""
-        self._session.version = version
+        self._session.agree(version)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """POST a notification. The modern era has none from client to server."""
