@@ -216,13 +216,13 @@ async def test_an_issuer_whose_keys_are_none_lets_no_caller_in(found: str, caplo
     [
         ("https://127.0.0.1:99999/keys", "OverflowError"),
         ("https://127.0.0.1:x/keys", "its URL cannot be read"),
-        (f"http://127.0.0.1:{free_port()}/keys", "refused"),
+        ("http://127.0.0.1:{port}/keys", "refused"),
     ],
 )
 async def test_an_address_of_keys_that_leads_nowhere_lets_no_caller_in_and_the_log_says_why(
     address: str, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    verify = JwtVerifier(issuer="i", audience="hub", keys=address)
+    verify = JwtVerifier(issuer="i", audience="hub", keys=address.format(port=free_port()))
     claims = {"iss": "i", "aud": "hub", "sub": "ada", "exp": time.time() + 600}
     key = ec.generate_private_key(ec.SECP256R1())
     assert await verify(jwt.encode(claims, key, algorithm="ES256", headers={"kid": "a"})) is None
