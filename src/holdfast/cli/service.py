@@ -326,8 +326,8 @@ def hub_service(
 
 def _variable_hints(wanted: HubService) -> list[str]:
     """The service does not see the variables of a shell: name those that the config needs."""
-    servers = holdfast.config.summarize(holdfast.config.read_config(wanted.config))
-    names = sorted({name for server in servers for name in server.variables})
+    servers = holdfast.config.servers_in(holdfast.config.read_config(wanted.config))
+    names = sorted({name for _, definition in servers for name in holdfast.config.variables_in(definition)})
     written = wanted.environment.read_text() if wanted.environment.exists() else ""
     known = {line.partition("=")[0].strip() for line in written.splitlines() if "=" in line}
     missing = [name for name in names if name not in known]
