@@ -221,8 +221,10 @@ async def test_a_broken_answer_is_told_as_what_it_is(answer: bytes, error: type[
         encoded("gzip", ZIPPED),
         encoded("X-GZip", ZIPPED),
         encoded("identity, gzip", ZIPPED),
+        encoded("gzip", b"".join(gzip.compress(part, mtime=0) for part in (b"o", b"", b"k"))),
         encoded("gzip", ZIPPED + bytes(20)),
         encoded("deflate", DEFLATED),
+        encoded("deflate", DEFLATED[2:-4]),
     ],
 )
 async def test_an_answer_is_read_however_it_is_framed(answer: bytes) -> None:
