@@ -382,7 +382,7 @@ class ClientServers:
             if not server:
                 client.subscribed.add((server, uri))
             elif server in self._registry.slots and client.seen.covers(server):
-                self._start(self._subscribe_quietly, client, server, uri)
+                self._start(_subscribe_quietly, self, client, server, uri)
 
     def set_log_level(self, client: Client, level: str | None) -> None:
         """The lowest level of log messages that a client wants."""
@@ -400,13 +400,14 @@ class ClientServers:
         if connection.era == "legacy" and "logging" in connection.capabilities:
             self._start(_request_quietly, slot, "logging/setLevel", {"level": level})
 
-    async def _subscribe_quietly(self, client: Client, server: str, uri: str) -> None:
-        try:
-            await self.subscribe(client, server, uri)
-        except LivesElsewhere:
-            pass  # the replica with the client's connection has the subscription
-        except (HoldfastError, MCPError) as exc:
-            log.info("%s: a subscription of a session from before was not made again: %s", server, exc)
+
+async def _subscribe_quietly(servers: ClientServers, client: Client, server: str, uri: str) -> None:
+    try:
+        await servers.subscribe(client, server, uri)
+    except LivesElsewhere:
+        pass  # the replica with the client's connection has the subscription
+    except (HoldfastError, MCPError) as exc:
+        log.info("%s: a subscription of a session from before was not made again: %s", server, exc)
 
 
 async def _request_quietly(slot: Slot, method: str, params: Mapping[str, Any]) -> None:

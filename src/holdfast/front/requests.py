@@ -394,8 +394,11 @@ class OutputBuffer:
         if self._pieces:
             self.flush()
         size = sum(map(len, parts))
+        if self._largest and not self.unread:
+            self._written = self._largest = 0
         if size > SLICE_BYTES or self._largest:
-            self._count(size)
+            self._written += size
+            self._largest = max(self._largest, size)
         if self._slices is not None:
             for part in parts:
                 view = memoryview(part).cast("B")
@@ -406,13 +409,6 @@ class OutputBuffer:
             self.transport.write(parts[0])
         else:
             self.transport.writelines(parts)
-
-    def _count(self, size: int) -> None:
-        if not self.unread:
-            self._written = self._largest = 0
-        if size > SLICE_BYTES or self._largest:
-            self._written += size
-            self._largest = max(self._largest, size)
 
     def _write_slices(self) -> None:
         """Give the transport what it takes now; it says so by ``pause``, in the middle of a write."""
