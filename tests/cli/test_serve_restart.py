@@ -104,7 +104,9 @@ async def test_a_restart_tells_no_client_of_a_list_that_did_not_change(
                         assert "holdfast/unverified" not in (await anext(answer))["data"]
                 one.set_tools({"a": "one", "b": "two"})
                 told = await _methods(first, until="notifications/tools/list_changed")
-                assert len(told) >= 3, "the status changed when the hub was back, at the loss, and after it"
+                assert len(told) >= 2, (
+                    "the status changed at the loss and after it; the hub was back before or after this"
+                )
                 assert set(told) == {"notifications/resources/updated"}
                 assert await _methods(second, until="notifications/tools/list_changed") == []
                 async with everything.request("tools/list") as answer:
