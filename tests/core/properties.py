@@ -391,7 +391,10 @@ class TransientIsRetriedSoon(Watcher):
 
 
 class DenialsAreNotHammered(Watcher):
-    """Three questions in the first minute of a denial, then at most one in a cooldown; a person may ask more."""
+    """Three questions in the first minute of a denial, then at most one in a cooldown; a person may ask more.
+
+    A failure of another kind ends a denial: the next one is a new denial, with a first minute of its own.
+    """
 
     def __init__(self) -> None:
         self.began: float | None = None

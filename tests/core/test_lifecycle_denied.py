@@ -79,6 +79,31 @@ def test_a_decided_denial_is_asked_again_by_the_slow_self_probe() -> None:
 
 
 @pytest.mark.requirement("LIFE-24")
+@pytest.mark.parametrize(("seconds", "questions"), [(9.0, [2.0, 13.0, 30.0]), (15.0, [2.0, 19.0]), (90.0, [2.0])])
+def test_a_denial_after_the_last_of_these_times_is_a_decision(seconds: float, questions: list[float]) -> None:
+    slot = denied(unconfirmed=True)
+    for at in questions:
+        slot.sleep()
+        assert (slot.now, slot.machine.dialing is None) == (at, False)
+        slot.advance(seconds)
+        slot.fail("denied", "403", unconfirmed=True)
+    assert not slot.machine.health(slot.now).unconfirmed
+    assert slot.machine.health(slot.now).retry_in == 300.0
+
+
+@pytest.mark.requirement("LIFE-24")
+def test_another_failure_begins_the_times_of_a_denial_again_and_gives_no_further_question() -> None:
+    slot = denied(unconfirmed=True)
+    slot.sleep()
+    slot.fail(reason="HTTP 503", answers=True)
+    slot.advance(3_600.0)
+    slot.send(ReconnectRequested())
+    slot.fail("denied", "403", unconfirmed=True)
+    began = slot.now
+    assert [at - began for at in asked(slot, 61.0, unconfirmed=True)] == [10.0, 30.0]
+    assert not slot.machine.health(slot.now).unconfirmed
+
+
 @pytest.mark.requirement("LIFE-24")
 def test_a_decided_denial_is_not_asked_soon_again_though_a_later_one_states_no_decision() -> None:
     slot = denied()

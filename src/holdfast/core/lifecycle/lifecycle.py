@@ -184,8 +184,9 @@ class LifecycleState:
         self.down_since: float | None = None
         """Since when it should be connected and is not."""
         self.denied_since: float | None = None
+        """Since when every load is denied: another failure ends that."""
         self.denials = 0
-        """Denied loads in a row."""
+        """The questions of a denial without a decision, since the server was up; all of them once it was decided."""
         self.refuses_until = 0.0
         """Until then a denied or parked server answers calls with its reason; then one call may try."""
         self.unconfirmed = False
@@ -306,14 +307,15 @@ class LifecycleState:
         """Plan when a denied server is asked again. A denial without a decision is asked a few times soon.
 
         What was decided stays so until the server is up again: a later denial without a decision is not asked soon.
+        Loads that take long can pass the last of these times: what is denied then is decided, and not asked in a row.
         """
         if self.denied_since is None:
-            self.denied_since, self.denials = step.now, 0
+            self.denied_since = step.now
         self.refuses_until = step.now + self.policy.parked
-        times = self.policy.ask_denied_after
-        self.unconfirmed = unconfirmed and self.denials < len(times)
+        times, since = self.policy.ask_denied_after, step.now - self.denied_since
+        self.unconfirmed = unconfirmed and self.denials < len(times) and since < times[-1]
         if self.unconfirmed:
-            delay = max(self.denied_since + times[self.denials] - step.now, times[0])
+            delay = max(times[self.denials] - since, times[0])
             self.timers[SelfProbeDue] = step.now + shortened(delay, self.policy, step.chance)
             self.denials += 1
         else:
@@ -421,6 +423,8 @@ class Lifecycle(LifecycleState):
         if new is not State.CONNECTED:
             self.reason = reason or self.reason
             self.evidence = _evidence_of(kind, event) or self.evidence
+        if self.evidence != "denied":
+            self.denied_since = None
         if new is old:
             return
         if new in _UP_OR_OFF:
@@ -592,7 +596,7 @@ def _stop(life: LifecycleState, step: Step) -> None:
 
 
 def _reset_budget(life: LifecycleState) -> None:
-    life.attempts = 0
+    life.attempts = life.denials = 0
     life.evidence = life.denied_since = None
 
 
@@ -603,7 +607,7 @@ def _dial_succeeded(life: LifecycleState, dial: Dialing, event: DialSucceeded, s
     life.dial = None
     life.lease = lease = LeaseState(dial.generation, dial.cause, listed_at=step.now, notices=dial.notices)
     life.ever_connected = life.listed = True
-    life.denied_since = None
+    life.denied_since, life.denials = None, 0
     life.last_used = max(life.last_used, step.now)  # an idle time begins with the connection at the earliest
     life.end_watch()
     life.timers[StandingDue] = step.now + life.policy.standing
