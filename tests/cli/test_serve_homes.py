@@ -56,11 +56,11 @@ class Hubs:
         self.origin = origin
         self.redis = redis
 
-    async def know_each_other(self, count: int) -> None:
+    async def know_each_other(self, *homes: Path) -> None:
         async def complete(home: Path) -> bool:
-            return len(await self.replicas(home)) == count
+            return len(await self.replicas(home)) == len(homes)
 
-        for home in self.homes[:count]:
+        for home in homes:
             await asked(partial(complete, home))
 
     async def replicas(self, home: Path) -> list[Any]:
@@ -87,7 +87,7 @@ async def fleet(folder: Path) -> AsyncIterator[Hubs]:
                 await ready(hub)
             async with balancer(folder, str(free_port()), [hub.url for hub in hubs]) as front:
                 found = Hubs(hubs, homes, front, origin, redis)
-                await found.know_each_other(3)
+                await found.know_each_other(*homes)
                 yield found
 
 
@@ -151,9 +151,11 @@ async def _hang(client: LegacyClient, at: Any) -> None:
 
 async def _homes_outlive_the_store_and_their_replica(hubs: Hubs, http: httpx2.AsyncClient) -> None:
     a, b, c = hubs.each
-    client = LegacyClient(http)
-    await client.begin(b, **FORM)
-    assert [await client.call(at, "own__bump") for at in (a, b, c)] == ["1", "2", "3"]
+    client, neighbour = LegacyClient(http), LegacyClient(http)
+    await client.begin(a, **FORM)
+    await neighbour.begin(b)
+    for one in (client, neighbour):
+        assert [await one.call(at, "own__bump") for at in (a, b, c)] == ["1", "2", "3"]
     await hubs.redis.kill()
     assert [await client.call(at, "own__bump") for at in (c, b, a)] == ["4", "5", "6"]  # each knows the way
     await hubs.redis.start()
@@ -162,7 +164,13 @@ async def _homes_outlive_the_store_and_their_replica(hubs: Hubs, http: httpx2.As
         question = await message(events, "elicitation/create")
         hubs.hubs[0].send(signal.SIGKILL)
         await hubs.hubs[0].ended()
-    assert [await client.call(at, "own__bump") for at in (b, c, b)] == ["1", "2", "3"]  # a new home, one for both
+    await hubs.know_each_other(*hubs.homes[1:])
+    said = await client.ask(b, "tools/call", name="own__bump", arguments={})
+    number, notice = [block["text"] for block in said["result"]["content"]]
+    assert number == "1"
+    assert "made again" in notice
+    assert [await client.call(at, "own__bump") for at in (c, b)] == ["2", "3"]  # a new home, one for both
+    assert [await neighbour.call(at, "own__bump") for at in (c, b)] == ["4", "5"]  # whose home is there still
     refused = await client.answer(c, question["id"], action="decline")
     assert refused.status_code == 400
     assert "question" in refused.json()["error"]["message"]

@@ -261,8 +261,7 @@ async def test_a_replica_that_just_joined_is_found_by_one_that_does_not_know_it_
         monkeypatch.setattr(member, "ROSTER_SECONDS", 1_000.0)
 
         def forget_a() -> None:
-            b.fleet.member.peers = {b.fleet.replica: b.fleet.member.peers[b.fleet.replica]}
-            b.fleet.member.pace.last_roster = anyio.current_time() - 1.0
+            _forget(a, at=b)
 
         client = LegacyClient(http)
         await client.begin(a, **FORM)
@@ -277,6 +276,24 @@ async def test_a_replica_that_just_joined_is_found_by_one_that_does_not_know_it_
         forget_a()
         again = {"arguments": asked, "requestState": first["requestState"], "inputResponses": {"q1": said}}
         assert (await modern_call(http, b, "o__ask", **again))["result"]["content"][0]["text"] == "blue"
+
+
+async def test_a_client_whose_home_just_joined_is_sent_there_by_one_that_does_not_know_it_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with scene(sharing="per-client") as (_, (a, b), http):
+        monkeypatch.setattr(member, "ROSTER_SECONDS", 1_000.0)
+        client = LegacyClient(http)
+        await client.begin(a)
+        assert await client.call(a, "o__bump") == "1"
+        _forget(a, at=b)
+        assert [await client.call(at, "o__bump") for at in (b, a)] == ["2", "3"]
+
+
+def _forget(replica: Replica, *, at: Replica) -> None:
+    """One replica does not know that another one is there."""
+    at.fleet.member.peers = {name: peer for name, peer in at.fleet.member.peers.items() if name != replica.fleet.replica}
+    at.fleet.member.pace.last_roster = anyio.current_time() - 1.0
 
 
 async def test_a_cancellation_that_comes_in_elsewhere_reaches_the_server() -> None:

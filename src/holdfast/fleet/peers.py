@@ -590,6 +590,8 @@ class ClientHomeFinder:
         self._before: frozenset[str] = frozenset()
         """The replicas that could have homes, before the last one came or left."""
         self._now: frozenset[str] = frozenset()
+        self._missing: set[str] = set()
+        """The homes that were looked for, and not found, since the last replica came or left."""
         fleet.presence.watch(self._review)
 
     @property
@@ -620,6 +622,9 @@ class ClientHomeFinder:
         if not _is_known(client.owner) or not self._peers.address:
             return  # the others could not send anything here
         self._review()  # one that said that it leaves may not be known by its presence yet
+        if client.home and client.home not in self._missing and client.home not in self._by_name():
+            await self._fleet.presence.look_again()  # it may have joined a moment ago
+            self._missing.add(client.home)
         home = self._home(client.owner, client.home)
         if home != self._fleet.replica:
 
@@ -652,9 +657,11 @@ class ClientHomeFinder:
         return home_of(_key_of(client.owner), "", before) != self._fleet.replica
 
     def _home(self, owner: Hashable, named: str) -> str:
-        replicas = self._fleet.presence.possible_homes
-        by_name = {home_name(replica): replica for replica in replicas}
-        return home_of(_key_of(owner), by_name.get(named, ""), replicas)
+        return home_of(_key_of(owner), self._by_name().get(named, ""), self._fleet.presence.possible_homes)
+
+    def _by_name(self) -> dict[str, str]:
+        """The replicas that can be homes, by the names that sessions have for them."""
+        return {home_name(replica): replica for replica in self._fleet.presence.possible_homes}
 
     def _review(self) -> None:
         """Replicas may have come or left: close the connections of clients whose home is another one now."""
@@ -662,6 +669,7 @@ class ClientHomeFinder:
             return  # of a replica that leaves, connections in use stay to the end
         # The set before the last change is kept: it says which clients may have lost something by it.
         self._before, self._now = self._now, self._fleet.presence.possible_homes
+        self._missing.clear()
         for owner, named in list(self._owners.items()):
             here = self._home(owner, named) == self._fleet.replica
             if not here:
