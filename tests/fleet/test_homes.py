@@ -278,22 +278,48 @@ async def test_a_replica_that_just_joined_is_found_by_one_that_does_not_know_it_
         assert (await modern_call(http, b, "o__ask", **again))["result"]["content"][0]["text"] == "blue"
 
 
+@pytest.mark.parametrize("ago", [1.0, 0.0])
 async def test_a_client_whose_home_just_joined_is_sent_there_by_one_that_does_not_know_it_yet(
-    monkeypatch: pytest.MonkeyPatch,
+    ago: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with scene(sharing="per-client") as (_, (a, b), http):
         monkeypatch.setattr(member, "ROSTER_SECONDS", 1_000.0)
         client = LegacyClient(http)
         await client.begin(a)
         assert await client.call(a, "o__bump") == "1"
-        _forget(a, at=b)
+        _forget(a, at=b, ago=ago)
         assert [await client.call(at, "o__bump") for at in (b, a)] == ["2", "3"]
 
 
-def _forget(replica: Replica, *, at: Replica) -> None:
-    """One replica does not know that another one is there."""
-    at.fleet.member.peers = {name: peer for name, peer in at.fleet.member.peers.items() if name != replica.fleet.replica}
-    at.fleet.member.pace.last_roster = anyio.current_time() - 1.0
+async def test_a_home_that_is_gone_is_looked_for_once() -> None:
+    async with scene(3, sharing="per-client") as (_, (a, b, c), http):
+        client = LegacyClient(http)
+        await client.begin(a)
+        await a.vanish(b, c)
+        looked: list[Replica] = []
+        for one in (b, c):
+            _note_looks(one, looked)
+        for _ in range(3):
+            assert await client.call(b, "o__bump")
+        assert len(looked) == len(set(map(id, looked))) > 0
+
+
+def _note_looks(replica: Replica, looked: list[Replica]) -> None:
+    presence = replica.fleet.presence
+    look_again = presence.look_again
+
+    async def noted() -> None:
+        looked.append(replica)
+        await look_again()
+
+    presence.look_again = noted  # type: ignore[method-assign]
+
+
+def _forget(replica: Replica, *, at: Replica, ago: float = 1.0) -> None:
+    """One replica asked so many seconds ago who is present, and does not know that another one is."""
+    known = at.fleet.member
+    known.peers = {name: peer for name, peer in known.peers.items() if name != replica.fleet.replica}
+    known.pace.last_roster = anyio.current_time() - ago
 
 
 async def test_a_cancellation_that_comes_in_elsewhere_reaches_the_server() -> None:

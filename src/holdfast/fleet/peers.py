@@ -453,7 +453,7 @@ def _is_served(path: Path) -> bool:
 ROSTER_SECONDS: Final = 1.0
 """How long the question who is present may take."""
 NEWS_SECONDS: Final = 0.1
-"""Who is present is not asked again within this time, however often unknown replicas are named."""
+"""Who is present is asked again after this time at the soonest, however often unknown replicas are named."""
 
 
 def first_words(started: float, address: str, worker: tuple[str, int] | None) -> dict[str, object]:
@@ -504,11 +504,15 @@ class Presence:
         """Learn who is present, if the store answers: a request named a replica that is not known here."""
         state, member = self._state, self._state.member
         asked_at = state.now()
-        # A name that no replica has would otherwise cost the store a question for each request of a stranger.
-        if state.not_shared_since is not None or member.pace.has_roster(asked_at - NEWS_SECONDS):
+        if state.not_shared_since is not None:
             return
-        member.pace.want_roster()
-        state.wake.set()
+        # A name that no replica has would otherwise cost the store a question for each request of a stranger.
+        soonest = member.pace.last_roster + NEWS_SECONDS
+        if asked_at < soonest:
+            await state.waiting.wait(anyio.Event(), soonest)
+        if not member.pace.has_roster(asked_at):
+            member.pace.want_roster()
+            state.wake.set()
         while not member.pace.has_roster(asked_at):
             if not await state.waiting.wait(state.changed, asked_at + ROSTER_SECONDS):
                 return
