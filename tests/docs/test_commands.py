@@ -22,6 +22,7 @@ import trustme
 
 from holdfast.access import AuditFiles, read_key
 from holdfast.config import TrustStore
+from tests.access.test_audit import called
 from tests.docs.documented import ROOT, commands_of, documented_pages
 
 FRESH = "it installs from the network: tests/field/test_fresh_debian.py runs it in a fresh Debian"
@@ -70,6 +71,8 @@ CANNOT_BEGIN = {
 
 SERVES = re.compile(r"\bholdfast serve\b")
 NEEDS_HUB = ("holdfast demo tour", "holdfast status --watch", "holdfast status --open", "holdfast serve --takeover")
+FOLLOWS = ("holdfast audit --follow",)
+"""Commands that run until they are ended."""
 
 SAYS: dict[str, str] = {
     "holdfast import": "cursor",
@@ -179,10 +182,10 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
     for name, of in (("hub.key", "key.pem"), ("hub.pem", "cert.pem"), ("client-secret", "token")):
         shutil.copy(project / of, project / name)
     authority.cert_pem.write_to_path(str(project / "ca.pem"))
-    AuditFiles(
-        tmp_path / "home/.local/state/holdfast/audit",
-        read_key(tmp_path / "home/.local/state/holdfast/audit.key", make=True),
-    ).close()
+    state = tmp_path / "home/.local/state/holdfast"
+    audit = AuditFiles(state / "audit", read_key(state / "audit.key", make=True))
+    audit.write([called("read_file")])
+    audit.close()
     (project / "expectations.json").write_text(
         '{"tests": [{"user": "bob", "tool": "files/read_file", "expect": "allow"}]}'
     )
@@ -223,6 +226,7 @@ def test_a_reason_is_given_for_commands_that_exist() -> None:
     printed = {command for page in documented_pages() for command in commands_of(page)}
     assert set(CANNOT) <= printed
     assert set(SAYS) <= printed
+    assert set(FOLLOWS) <= printed
     assert all(any(one.startswith(begin) for one in printed) for begin in CANNOT_BEGIN)
 
 
@@ -252,6 +256,10 @@ def ran_as_printed(sandbox: Sandbox, command: str) -> str:
         with sandbox.serving(command) as said:
             assert "MCP endpoint: http" in said, f"{command}\n{said}"
             return said
+    if command in FOLLOWS:
+        code, said = sandbox.run(command, within=8)
+        assert code == -signal.SIGTERM, f"{command}\nexit code {code}\n{said}"
+        return said
     code, said = sandbox.run(command)
     # 1 is an answer too: a server of the example is down, or no hub runs. 2 would be wrong usage. `check` has its own.
     answers = (0, 10, 11, 12) if command.startswith("holdfast check") else (0, 1)
