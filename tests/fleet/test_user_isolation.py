@@ -61,13 +61,14 @@ USERS = ("ada", "bob")
 SERVERS = ("oidc", "sdk", "peer")
 STEPS, LONG_STEPS = 20, 300
 ROUNDS = int(os.environ.get("HOLDFAST_ROUNDS", "4"))
+LONG_MARKS = (pytest.mark.long, pytest.mark.timeout(1800))
 LARGE = {"largeResults": {"over": 1_000}}
 
 
 def seeds() -> list[Any]:
     given = os.environ.get("HOLDFAST_SEED")
     first, *others = [int(given)] if given else [7_919 * (number + 1) for number in range(ROUNDS)]
-    return [first, *(pytest.param(seed, marks=pytest.mark.long) for seed in others)]
+    return [first, *(pytest.param(seed, marks=LONG_MARKS) for seed in others)]
 
 
 class Replica:
