@@ -294,6 +294,17 @@ def test_an_old_file_is_removed_with_an_entry_that_says_so(tmp_path: Path) -> No
     assert verify(tmp_path, KEY).count == 0
 
 
+def test_a_checkpoint_of_a_file_that_was_removed_by_rule_is_no_problem_and_one_of_a_missing_file_is(
+    tmp_path: Path,
+) -> None:
+    old = write(tmp_path, "a")
+    os.utime(old, (0, 0))
+    write(tmp_path, "b", keep=3600.0)
+    assert verify(tmp_path, KEY, [Checkpoint(old.name, 1, START.hex())]).problems == []
+    missing = verify(tmp_path, KEY, [Checkpoint("audit-never.jsonl", 1, START.hex())])
+    assert missing.problems == ["audit-never.jsonl: a checkpoint names it, and the file is missing"]
+
+
 def test_the_oldest_files_give_way_where_all_of_them_are_too_large(tmp_path: Path) -> None:
     old, older, fresh = (write(tmp_path, *"abc") for _ in range(3))
     os.utime(older, (1, 1))

@@ -434,3 +434,14 @@ def test_a_collision_is_reported_until_its_server_lists_without_it() -> None:
     assert [one.key.server for one in made.collisions] == ["a", "b"]
     listed = Listing(server="a", generation=2, resources=(Item("file:///x"),))
     assert [one.key.server for one in made.publish(listed).collisions] == ["b"]
+
+
+def test_a_guessed_name_becomes_the_true_one_only_if_the_guessed_server_lists_it() -> None:
+    long = "read_" + "x" * 60
+    made = catalog(tools("files", "read", long), tools("git", "git_log"), git="")
+    (short,) = (name for name in shown(made) if name.startswith("files__read_"))
+    (guess,) = (one for one in made.possible_owners(short) if one.server == "files")
+    assert guess.original != long
+    assert made.listed_name(guess) == long
+    for server, original in (("files", "read"), ("files", "write"), ("git", short), ("gone", "read")):
+        assert made.listed_name(NameKey(Kind.TOOL, server, original)) == original

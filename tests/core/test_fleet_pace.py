@@ -76,6 +76,28 @@ def test_a_replica_asks_so_often_that_a_decision_is_known_everywhere_within_a_se
     assert writer.member.is_everywhere(written, writer.now)
 
 
+def test_a_replica_asks_who_is_present_while_it_joins_and_then_once_a_second_or_when_it_is_needed() -> None:
+    store, member = SharedStore(), FleetMember("a")
+    asked_at: list[float] = []
+
+    def asks(*times: float) -> list[float]:
+        asked_at.clear()
+        for now in times:
+            asked = member.request(now, chance=0.5, nonce="n")
+            member.receive(asked, store.exchange(asked, now), now)
+            asked_at.extend([now] if asked.roster else [])
+        return list(asked_at)
+
+    assert asks(0.0, 0.5, 0.75) == [0.0, 0.5, 0.75], "as it joins, with every exchange"
+    assert asks(1.0, 1.5, 1.75, 2.25, 2.5, 2.75) == [1.75, 2.75]
+    assert not member.pace.has_roster(3.0)
+    member.pace.want_roster()
+    assert asks(3.0, 3.25) == [3.0]
+    assert member.pace.has_roster(3.0)
+    member.pace.watch_tickets(4.0)
+    assert asks(3.5, 3.75, 4.0, 4.5, 4.75) == [3.5, 3.75, 4.75]
+
+
 @pytest.mark.requirement("FLEET-1", "FLEET-2")
 def test_a_replica_reads_the_store_before_it_sends_its_copy() -> None:
     """A restart of a large fleet sends nothing that the store has, and is not told that the store was emptied."""

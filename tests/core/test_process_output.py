@@ -360,6 +360,32 @@ def test_a_warning_about_a_certificate_is_no_need_and_an_error_names_its_host() 
             ("ACME_HOST", "ACME_KEY", "ACME_USER"),
             (),
         ),
+        # A choice takes the place of what stands before it only if that is of the same list.
+        (
+            "ACME_HOST is required\nOr set ACME_SOCKET\nACME_USER is required",
+            ("ACME_HOST", "ACME_USER"),
+            ("ACME_SOCKET",),
+        ),
+        (
+            "ACME_HOST is not set. Set one of:\n- ACME_KEY\n- ACME_TOKEN\n- ACME_FILE\nStopped\nACME_USER must be set",
+            ("ACME_HOST", "ACME_KEY", "ACME_USER"),
+            ("ACME_TOKEN", "ACME_FILE"),
+        ),
+        (
+            "Missing variables:\n- ACME_HOST\n- ACME_KEY\nOr set ACME_TOKEN",
+            ("ACME_HOST", "ACME_KEY"),
+            ("ACME_TOKEN",),
+        ),
+        (
+            "ACME_HOST is not set\nRequired, one of:\nYou must set one of:\n- ACME_KEY",
+            ("ACME_HOST", "ACME_KEY"),
+            (),
+        ),
+        (
+            "ACME_HOST is not set. Set one of:\nACME_KEY and ACME_USER are required",
+            ("ACME_HOST", "ACME_KEY"),
+            ("ACME_USER",),
+        ),
         (
             "ACME_KEY or ACME_TOKEN is required\nACME_TOKEN or ACME_FILE is required",
             ("ACME_KEY",),

@@ -332,3 +332,23 @@ def test_what_a_server_says_of_the_probe_of_its_era_is_not_taken_for_its_trouble
     assert telling_line(said[-3000:]) == last, "also where its beginning is no longer kept"
     assert telling_line(f"{said}ERROR:root:the disk is full\n") == "ERROR:root:the disk is full"
     assert need_of(said) is None
+
+
+@pytest.mark.parametrize(
+    ("frames", "place"),
+    [
+        (["/srv/server.py"], ""),
+        (["/a/lib/site-packages/x.py", "/srv/server.py"], "/a/lib/site-packages/x.py"),
+        (["/a/lib/site-packages/x.py", "/a/lib/site-packages/y.py", "<frozen z>"], "/a/lib/site-packages/y.py"),
+        ([], ""),
+    ],
+)
+def test_a_package_is_looked_for_in_the_environment_of_the_last_frame_and_not_beside_the_program(
+    frames: list[str], place: str
+) -> None:
+    lines = [f'  File "{frame}", line 3, in <module>' for frame in frames]
+    error = "ImportError: cannot import name 'McpError' from 'mcp' (/a/site-packages/mcp/__init__.py)"
+    said = "\n".join(["Traceback (most recent call last):", *lines, error])
+    need = need_of(said)
+    assert need is not None
+    assert (need.names, need.place) == (("mcp",), place)

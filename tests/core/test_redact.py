@@ -395,6 +395,29 @@ def test_secrets_of_usual_forms_are_recognised() -> None:
         assert len(missed) <= 10, f"{name}: {missed}"
 
 
+@pytest.mark.requirement("SEC-12")
+@pytest.mark.parametrize(
+    ("word", "secret"),
+    [
+        ("k9Xw2Lq7Zt4Rb8Yn3Vc6", True),
+        ("k9Xw2Lq7Zt4Rb8Yn3Vc", False),  # 19 characters
+        ("9f86d081884c7d659a2feaa0c55ad015", True),
+        ("9f86d081884c7d659a2feaa0c55ad01", False),  # 31 hexadecimal digits
+        ("k9X-w2L-q7Zt-4Rb-8Yn", True),  # 20 characters, 16 without its separators
+        ("k9-Xw2-Lq7-Zt-4R-b8Y", False),  # 15 without them
+        ("k9X-w2L-q7Z-t4R-b8Y", False),  # 19 characters
+        ("k9x-w2l-q7zt-4rb-8yn", False),  # no upper case
+        ("k9xw-2lq-7zt4-rb8y-n3vc-6hm-1jd5", True),  # 32 characters, 26 without them
+        ("k9xw-2lq-7zt-4rb8-y3vc-6hm-1jd-5", False),  # 25 without them
+        ("kqxwzlqtztmrbgyncvcs", False),  # no digit, no change of kind
+        ("kqXwzLQtzTMrbGYncVCs", True),
+        ("ab1ab1ab1ab1ab1ab1ab", False),  # 1.6 bits of entropy per character
+    ],
+)
+def test_the_least_that_has_the_shape_of_a_secret_has_it_and_one_less_does_not(word: str, *, secret: bool) -> None:
+    assert has_secret_shape(word) == secret
+
+
 @pytest.mark.requirement("MSG-6", "DOC-8")
 def test_the_name_of_a_variable_is_no_token() -> None:
     for name in ("npm_config_cache", "npm_config_registry", "hf_home_directory"):

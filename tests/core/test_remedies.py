@@ -10,7 +10,7 @@ from hypothesis import given, strategies as some
 
 from holdfast.core.breaker import BreakerState
 from holdfast.core.classify import classify_evidence
-from holdfast.core.evidence import HttpStatus, Login, LoginState
+from holdfast.core.evidence import Evidence, HttpStatus, Login, LoginState, ProcessExit
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
 from holdfast.core.remedies import Facts, remedy_of, text_for
@@ -186,3 +186,19 @@ def test_the_login_that_is_offered_is_the_one_that_the_reason_names() -> None:
     assert commands == ["holdfast login x"] * 2 + ["holdfast login x --scope 'read write'", "", "", ""]
     for one, command in zip(seen, commands, strict=True):
         assert (f"run `{command}`" in classify_evidence(one).reason) == bool(command)
+
+
+@pytest.mark.requirement("HUB-5")
+def test_a_scope_is_asked_for_only_where_a_login_can_ask_for_it() -> None:
+    wanted = {"www-authenticate": 'Bearer error="insufficient_scope", scope="read write"'}
+    other = {"www-authenticate": 'Bearer error="invalid_token", scope="read write"'}
+    login = Login(state=LoginState.GOOD, command="holdfast login x")
+    seen: list[tuple[Evidence | None, tuple[str, ...]]] = [
+        (HttpStatus(status=403, headers=wanted, login=login), ("read", "write")),
+        (HttpStatus(status=403, headers=wanted), ()),
+        (HttpStatus(status=401, headers=other, login=login), ()),
+        (HttpStatus(status=403, login=login), ()),
+        (ProcessExit(code=1), ()),
+        (None, ()),
+    ]
+    assert [remedy_of(one).scope for one, _ in seen] == [scope for _, scope in seen]

@@ -186,8 +186,7 @@ class Gate:
         """Use another policy from now on; it also sets the length of a cooldown that has begun."""
         self.policy = policy
         self._failures = deque(self._failures, maxlen=policy.threshold)
-        if self.state is BreakerState.OPEN:
-            self._until = self._opened_at + self._cooldown()
+        self._until = self._opened_at + self._cooldown()
 
     def admit(self, now: float, connection: int | None = None) -> Permit | Refusal:
         """A permit when closed, for one probe at a time after the cooldown, else a refusal."""
