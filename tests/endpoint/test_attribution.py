@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,17 @@ import anyio.lowlevel
 import httpx2
 import mcp_types as types
 import pytest
+from mcp import MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 
 from holdfast.access.principals import TokenPolicy, TokensFile
-from holdfast.endpoint import EndpointAddress, clients
+from holdfast.endpoint import Broker, Client, EndpointAddress, clients
+from holdfast.endpoint.attribution import Attribution
 from holdfast.front import session_store as sessions
 from holdfast.hub.hub import Hub
+from tests.endpoint.test_announcer import Told
+from tests.endpoint.test_view import opened
 from tests.harness.raw_session import Session
 from tests.harness.served_hub import PATIENT, Era, Person, front, over_stdio, text_of
 from tests.peers.late_server import NARRATED
@@ -401,3 +405,28 @@ class _Barrier:
             self._full.set()
         with anyio.fail_after(10):
             await self._full.wait()
+
+
+@pytest.mark.requirement("HUB-10")
+async def test_a_change_of_roots_is_announced_once_and_only_for_a_client_that_can_be_asked_for_them() -> None:
+    async with opened("a", "b") as hub:
+        broker = Broker(hub)
+        there: dict[Hashable, Client] = {}
+        relay = Attribution(hub, there, broker.announcer, {})
+        with pytest.raises(MCPError, match="no client is connected"):
+            await relay.asked("a", "roots/list", None, None)
+        ada, bob, modern, rootless = (Told(broker).client for _ in range(4))
+        modern.modern, rootless.capabilities = True, {}
+
+        def announced(*present: Client) -> list[str]:
+            there.clear()
+            there.update({one.owner: one for one in present})
+            return [slot.spec.id for slot in relay.announce_roots()]
+
+        assert announced() == []
+        assert announced(modern) == announced(rootless) == []
+        assert announced(ada) == ["a"], "the other server never asked for roots"
+        assert announced(ada) == [], "it was told"
+        assert announced(ada, bob) == [], "they may be either one's"
+        assert announced() == announced(ada) == []
+        assert announced(bob) == ["a"]

@@ -324,3 +324,43 @@ async def test_a_modern_request_is_a_client_of_its_own_or_that_of_its_key_or_pip
     assert (one.key is not None, one.key == other.key) == (expires, True), "a hub behind this one knows it by its key"
     assert one.key is None or KEY not in one.key
     await scene.end()
+
+
+class Moves:
+    """Takes its client to the endpoint of a folder with the first request that asks."""
+
+    def __init__(self, there: McpServer) -> None:
+        self.there: McpServer | None = there
+        self.asked = 0
+        self.left = self.forgotten = False
+
+    async def server_for(self, call: Call) -> McpServer | None:
+        self.asked += 1
+        there, self.there = self.there, None
+        return there
+
+    def forget(self) -> None:
+        self.forgotten = True
+
+    def leave(self) -> None:
+        self.left = True
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("DX-9")
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_legacy_client_is_served_by_the_endpoint_of_its_folder_from_its_first_request_on(era: Era) -> None:
+    scene = Scene(era, on_a_pipe=True)
+    folder = Puppet(scene.server.broker, scene.server.view)
+    roots: Any = Moves(folder)
+    scene.exchange.roots = roots
+    await scene.request(1)
+    await scene.request(2)
+    serving, idle = (folder, scene.server) if era == "legacy" else (scene.server, folder)
+    assert (len(serving.under_way), len(idle.under_way)) == (2, 0)
+    assert scene.exchange.server is serving
+    assert roots.asked == (2 if era == "legacy" else 0), "each request of a modern client names its folder"
+    await scene.send({"method": "notifications/roots/list_changed"})
+    assert roots.forgotten == (era == "legacy")
+    await scene.end()
+    assert roots.left

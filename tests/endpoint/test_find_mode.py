@@ -172,6 +172,18 @@ async def test_an_unknown_name_is_answered_with_the_nearest(client_era: Era, ada
     assert again.is_error
 
 
+@pytest.mark.requirement("FIND-7")
+async def test_an_unknown_name_that_is_like_no_other_is_answered_without_a_suggestion(ada: Person) -> None:
+    async with (
+        running() as origin,
+        front(described(origin)) as served,
+        ada.client(finding(served), "modern") as client,
+    ):
+        called = await client.call_tool("call_tool", {"name": "qqqqqqqqqqqq"})
+    assert called.is_error
+    assert text_of(called) == "Unknown tool: qqqqqqqqqqqq. find_tools searches all tools."
+
+
 @pytest.mark.requirement("FIND-2")
 async def test_a_held_tool_is_neither_found_nor_described_nor_suggested(ada: Person) -> None:
     async with (
@@ -326,3 +338,14 @@ def test_the_list_of_find_mode_has_a_bounded_size_for_any_number_of_servers(serv
     if servers == 1_000:
         assert "a-server-with-a-name-0, " in written
         assert " more." in written
+
+
+@pytest.mark.requirement("PERF-9")
+@pytest.mark.parametrize(
+    ("longer", "told"), [(0, "{first}, {second}."), (1, "{first} and 1 more."), (NAMES_SHOWN, "{first} and 1 more.")]
+)
+def test_names_of_servers_are_told_as_long_as_there_is_room_for_whole_ones(longer: int, told: str) -> None:
+    first = "a" * 100
+    second = "b" * (NAMES_SHOWN - len(first) - 2 * len(", ") + longer)
+    written = json.dumps(find_definitions([first, second]))
+    assert told.format(first=first, second=second) in written

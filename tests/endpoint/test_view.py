@@ -98,6 +98,15 @@ async def test_in_find_mode_the_pinned_tools_are_listed_and_all_prompts() -> Non
         assert lists_tools_of(View(view.hub), "b")
 
 
+async def test_only_an_endpoint_that_hides_something_makes_a_list_of_its_own() -> None:
+    everything: dict[str, Any] = {"profiles": {"work": ["*/*"]}, "access": RULES}
+    async with opened("a", "b", **everything) as hub, opened("a", scoped={"c": HOME}) as scoped:
+        assert View(hub).all_entries(Kind.TOOL) is hub.catalog.of(Kind.TOOL), "a large fleet has one list"
+        for limited in (View(hub, EndpointAddress("a")), View(hub, EndpointAddress(profile="work")), View(scoped)):
+            assert limited.all_entries(Kind.TOOL) is not limited.hub.catalog.of(Kind.TOOL)
+        assert names(View(hub).seen_by(ANN)) == ["a__read"]
+
+
 async def test_an_endpoint_of_one_server_has_its_own_names_and_its_filter() -> None:
     async with opened("a", "b") as hub:
         view = View(hub, EndpointAddress("a"))
