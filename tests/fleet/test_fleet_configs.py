@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -12,7 +13,7 @@ import pytest
 
 from holdfast.core.replicas import agreement
 from holdfast.fleet import Fleet, LocalStore, serve_broker
-from holdfast.fleet.shared_records import config_digests
+from holdfast.fleet.shared_records import ConfigComparison, config_digests
 from holdfast.keys import KeyRing
 from tests.harness.open_hubs import config, fleet_of, running
 from tests.harness.waiting import came_true
@@ -77,3 +78,29 @@ def test_what_clients_notice_is_compared_and_what_belongs_to_a_machine_is_not(
     before, after = (config({"s": one}).servers for one in (given, given | changed))
     assert (config_digests(before, KeyRing([KEY])) != config_digests(after, KeyRing([KEY]))) is differs
     assert config_digests(before, KeyRing([KEY])) != config_digests(before, KeyRing([b"other" * 8]))
+
+
+@pytest.mark.parametrize(
+    ("groups", "named"),
+    [
+        (["a", "b"], "2 different configurations (a; b):"),
+        (["a", "b", "c"], "3 different configurations (a; b; c):"),
+        (["a", "b", "c", "d", "e"], "5 different configurations (a; b; c, and 2 more):"),
+        (["abc", "d"], "2 different configurations (a, b, c; d):"),
+        (["abcd", "e"], "2 different configurations (a, b, c and 1 more; e):"),
+    ],
+)
+def test_as_many_configurations_and_replicas_are_named_as_a_sentence_holds(
+    groups: list[str], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agreement, "SETTLED_SECONDS", 0.0)
+    there: dict[str, dict[str, Any]] = {name: {"config": [group]} for group in groups for name in group}
+    there |= {"older": {}, "odd": {"config": "text"}}
+    state: Any = SimpleNamespace(is_shared=True, now=lambda: 1.0)
+    presence: Any = SimpleNamespace(staying=there)
+    configs = ConfigComparison(state, presence, lambda: KeyRing([KEY]))
+    assert configs.notice == ""
+    configs.compare("store")
+    assert named in configs.notice
+    state.is_shared = False
+    assert configs.notice == "", "what the others run is not known now"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import AsyncIterator
@@ -66,6 +67,7 @@ class Shared:
         self.memory = MemoryEvents()
         self.up = True
         self.connections = 1
+        self.reads = 0
         self.name = "the test's store"
         self.seen: list[str] = []
 
@@ -80,6 +82,7 @@ class Shared:
 
     async def read(self, log: str) -> list[bytes]:
         self._check()
+        self.reads += 1
         return self.memory.blobs(log)
 
     async def close(self) -> None:
@@ -391,6 +394,44 @@ async def test_the_events_after_one_come_in_order_and_each_comes_once() -> None:
     assert [one.number for one in rest] == [5]
 
 
+@pytest.mark.parametrize(("limit", "reads"), [(0, 0), (2, 2), (100, 3)])
+async def test_a_stream_is_followed_while_its_reader_wants_it_and_no_longer_than_the_limit(
+    limit: int, reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_events, "FOLLOW_SECONDS", 0.0)
+    store: Any = Shared()
+    times, wishes = itertools.count(step=shared_events.LONGEST_FOLLOW / 4), itertools.count()
+    events = shared(store, replicas=lambda: ["there"], clock=lambda: next(times))
+    log = f"{replica_tag('there')}mark"
+    following = events.follow(b"s" * 16, log, "1", after=0, wanted=lambda: next(wishes) < limit)
+    assert [one async for one in following] == []
+    assert store.reads == reads
+
+
+def test_what_a_replica_wrote_counts_for_a_while_and_a_log_that_is_over_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shared_events, "LOG_BLOBS", 2)
+    monkeypatch.setattr(shared_events, "REPLICA_BYTES", 400)
+    now = 0.0
+    store: Any = Shared()
+    events = shared(store, clock=lambda: now)
+
+    def written(log: str, size: int = 10) -> list[int]:
+        """How many blobs of it are kept."""
+        events.add(b"s" * 16, log, SharedEvent(1, "", False, b"x" * size))
+        return [write.keep for write in events._batch()]
+
+    assert [written("a") for _ in range(3)] == [[1], [2], [2]]
+    assert (written("b", 300), events.dropped) == ([1], 0)
+    assert (written("b", 100), events.dropped) == ([], 1)
+    now = shared_events.WINDOW_SECONDS
+    assert (written("b", 100), events.dropped) == ([], 2), "the time is not over yet"
+    now += 1.0
+    assert (written("b", 300), events.dropped) == ([2], 2)
+    assert written("a") == [1]
+
+
 def replica_log() -> str:
     """The mark of a log whose replica is gone: it is not followed."""
     return f"{replica_tag('gone')}mark"
@@ -417,3 +458,46 @@ async def test_idle_sessions_expire_by_their_last_use_on_any_replica(monkeypatch
     assert await ids.open(session_id, endpoint=None, principal="ada") is not None
     await ids.end(ticket)
     assert await ids.open(session_id, endpoint=None, principal="ada") is None
+
+
+@pytest.mark.requirement("FLEET-1")
+async def test_a_replica_whose_copy_gave_way_does_not_say_that_it_knows_every_session() -> None:
+    fleet = Fleet(Shared(), keys=lambda: KeyRing([KEY]))
+    async with Hub(config_from_mapping({"mcpServers": {}}), fleet=fleet):
+        assert not fleet.state.keeps_all
+        await came_true(lambda: fleet.state.keeps_all)
+        fleet.member.expiring.crowded = True
+        assert not fleet.state.keeps_all
+
+
+@pytest.mark.requirement("FLEET-2", "FLEET-3")
+async def test_an_answer_of_a_store_that_was_connected_to_again_meanwhile_is_not_used() -> None:
+    """The question was for another copy of the store: the answer may begin after records that it lacks."""
+    store = _Moved()
+    fleet = Fleet(store, keys=lambda: KeyRing([KEY]))
+    async with Hub(config_from_mapping({"mcpServers": {}}), fleet=fleet):
+        await came_true(lambda: fleet.member.synced)
+        assert [one.epoch for one in store.asked[:1]] == [""]
+        await came_true(lambda: len(store.asked) >= 2)
+        assert store.asked[1].epoch, "the answer on the first connection was used"
+        moved = len(store.asked)
+        store.moves = True
+        await came_true(lambda: len(store.asked) >= moved + 3)
+        assert fleet.failures == 0
+    assert [one.epoch == "" for one in store.asked[moved : moved + 3]] == [False, True, False]
+
+
+class _Moved(Shared):
+    """Its client connects by itself within an exchange: the first one, and one that the test names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.connections = 0
+        self.moves = True
+        self.asked: list[FleetExchange] = []
+
+    async def exchange(self, asked: FleetExchange) -> FleetReply:
+        self.asked.append(asked)
+        if self.moves:
+            self.connections, self.moves = self.connections + 1, False
+        return await super().exchange(asked)

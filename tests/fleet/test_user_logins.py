@@ -350,3 +350,17 @@ async def test_a_command_says_what_it_lacks(redis: RedisPeer, monkeypatch: pytes
     await redis.kill()
     with pytest.raises(StoreUnusable):
         await anyio.to_thread.run_sync(tokens.rows)
+
+
+async def test_a_command_that_asks_for_one_user_sees_no_login_of_another(redis: RedisPeer) -> None:
+    async with replicas(redis, {}, count=1) as (served,):
+        with anyio.fail_after(PATIENCE):
+            for number, name in enumerate(("ada", "bob"), 1):
+                await put(served, name, grant(number))
+            await came_true(lambda: not fleet_of(served.hub).member.outbox.unsent)
+
+            async def principals(name: str | None) -> list[str]:
+                return sorted(one.principal for one in await anyio.to_thread.run_sync(command_on(redis).rows, name))
+
+            assert await principals(None) == ["ada", "bob"]
+            assert (await principals("ada"), await principals("bob"), await principals("eve")) == (["ada"], ["bob"], [])

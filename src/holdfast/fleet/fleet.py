@@ -199,7 +199,7 @@ class Fleet:
         self._apply(member.receive(asked, reply, state.now()))
         self._note(reply)
         # From the beginning of the exchange: what was written during it may be missing.
-        if self.member.synced and reply.cursor == reply.sequence:
+        if reply.cursor == reply.sequence:
             state.read_at = began
         if not self._was_settled and state.is_settled:
             self._was_settled = True
