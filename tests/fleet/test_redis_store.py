@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from holdfast.core import PRESENT_SECONDS, FleetExchange, FleetMember, FleetRecord
 from holdfast.core.replicas.store import Claim, ClaimRelease
-from holdfast.fleet import LogWrite, RedisAddress, RedisEvents, RedisLeases, RedisStore, redis_store
+from holdfast.fleet import LogWrite, RedisAddress, RedisEvents, RedisLeases, RedisStore, StoreUnavailable, redis_store
 from holdfast.fleet.redis_store import LEASE_SECONDS, connect, reason
 from holdfast.fleet.stores import KEPT_SECONDS
 from tests.peers.redis import RedisPeer, has_redis
@@ -76,6 +77,29 @@ async def test_a_replica_that_follows_the_changes_reads_what_is_new_and_never_al
     assert await turn(other, reader, 20.0) == []
     assert "cmdstat_hscan" not in await commands(redis)
     await other.close()
+
+
+@needs_redis
+async def test_a_store_that_is_used_again_after_it_was_closed_or_failed_counts_another_connection(
+    store: RedisStore,
+) -> None:
+    async def ask(client: Any) -> object:
+        return await client.ping()
+
+    async def fail(client: Any) -> object:
+        raise OSError("broken")
+
+    assert store.connections == 0
+    for _ in range(2):
+        await store.use(ask)
+    assert store.connections == 1
+    await store.close()
+    await store.use(ask)
+    assert store.connections == 2
+    with pytest.raises(StoreUnavailable, match="broken"):
+        await store.use(fail)
+    await store.use(ask)
+    assert store.connections == 3
 
 
 @needs_redis
