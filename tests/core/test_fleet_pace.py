@@ -94,7 +94,7 @@ def test_a_replica_asks_who_is_present_while_it_joins_and_then_once_a_second_or_
     member.pace.want_roster()
     assert asks(3.0, 3.25) == [3.0]
     assert member.pace.has_roster(3.0)
-    member.pace.watch_tickets(4.0)
+    member.pace.watch_writes(4.0)
     assert asks(3.5, 3.75, 4.0, 4.5, 4.75) == [3.5, 3.75, 4.75]
 
 

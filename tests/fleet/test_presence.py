@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from holdfast.core.replicas.member import ExchangePace
-from holdfast.fleet.presence import NEWS_SECONDS, ROSTER_SECONDS, Presence
+from holdfast.fleet.peers import NEWS_SECONDS, ROSTER_SECONDS, Presence
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-1")]
 
