@@ -109,7 +109,7 @@ class Asked:
     ("asked", "waits"),
     [
         (lambda: Asked(1.0, shared=False), 0),
-        (lambda: Asked(10.0 - NEWS_SECONDS), 0),
+        (lambda: Asked(10.0 - NEWS_SECONDS), 5),
         (lambda: Asked(9.0, answers_after=0), 1),
         (lambda: Asked(9.0, answers_after=2), 3),
         (lambda: Asked(9.0), 5),
@@ -122,6 +122,13 @@ async def test_an_unknown_replica_is_asked_for_once_and_waited_for_a_bounded_tim
     await one.presence.look_again()
     assert one.waits == [10.0 + ROSTER_SECONDS] * waits
     assert one.wake.is_set() == one.pace.urgent == (waits > 0)
+
+
+async def test_who_was_asked_for_a_moment_ago_is_asked_for_after_the_rest_of_that_time() -> None:
+    one = Asked(10.0 - NEWS_SECONDS / 2, answers_after=0)
+    await one.presence.look_again()
+    assert one.waits == [pytest.approx(10.0 + NEWS_SECONDS / 2)]
+    assert not one.wake.is_set(), "the roster was read meanwhile"
 
 
 def test_what_a_replica_tells_is_known_apart_from_what_it_knows_of_others() -> None:
