@@ -310,8 +310,8 @@ async def test_a_client_that_leaves_is_noticed_without_a_task() -> None:
 class Unread:
     """A reply of which so much is unread."""
 
-    def __init__(self, unread: int, out: Unread | None = None) -> None:
-        self.held = unread
+    def __init__(self, unread: int, out: Unread | None = None, *, held: int = 0) -> None:
+        self.unread, self.held = unread, max(unread, held)
         self.out = out or self
         self.lost = self.aborted = False
 
@@ -337,6 +337,15 @@ def test_large_results_on_one_connection_are_counted_once() -> None:
     for reply in replies:
         backlog.wrote(reply, session)  # type: ignore[arg-type]
     assert [reply.aborted for reply in replies] == [False, False, False]
+
+
+@pytest.mark.requirement("HUB-17", "SEC-11")
+def test_a_client_that_has_read_most_of_a_large_answer_is_not_the_one_that_is_cut_off() -> None:
+    backlog = Backlog(per_session=1000, most=200)
+    replies = [Unread(10, held=90), Unread(80, held=90), Unread(20, held=90)]
+    for reply in replies:
+        backlog.wrote(reply, reply)  # type: ignore[arg-type]
+    assert [reply.aborted for reply in replies] == [False, True, False]
 
 
 @pytest.mark.requirement("HUB-17")

@@ -92,7 +92,9 @@ class _Unread:
 
 
 class Backlog:
-    """What all clients together have not read; the one that reads least is cut off where it is too much.
+    """What all clients together have not read, by the memory that it takes.
+
+    Where it is too much, the client is cut off that has most of it unread.
 
     One event for a thousand clients that do not read is a thousand writes in one step of the event loop (SEC-7). So a
     write asks its own connection alone. The others count with what they had not read when they were asked last. All
@@ -124,7 +126,7 @@ class Backlog:
         if self._owner_exceeds(owner):
             self._cut(reply)
         while self._all.exceeds(self._most):
-            most_behind, _, _ = max(self._held.values(), key=lambda held: held[2])
+            most_behind, _, _ = max(self._held.values(), key=lambda held: held[0].out.unread)
             self._cut(most_behind)
 
     def _owner_exceeds(self, owner: object) -> bool:
