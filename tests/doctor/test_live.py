@@ -84,6 +84,16 @@ async def test_the_hubs_state_is_shown_beside_the_probe_and_where_they_differ_it
     clinic.matches("hub_differs", differing)
 
 
+async def test_servers_are_examined_also_where_the_hub_that_is_named_has_no_token_here(
+    clinic: Examination, stdio_peer: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", "http://127.0.0.1:1")
+    monkeypatch.delenv("HOLDFAST_CONTROL_TOKEN", raising=False)
+    clinic.configure({"one": stdio(stdio_peer())})
+    report = await clinic.all()
+    assert (report.ok, report.hub) == (True, None)
+
+
 async def test_a_server_of_which_only_one_process_can_run_works_where_the_hub_runs_it(
     clinic: Examination, stdio_peer: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

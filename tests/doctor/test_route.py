@@ -140,6 +140,23 @@ async def test_a_proxy_that_is_down_is_named_and_going_round_it_is_the_cure(
     assert all(one.code.startswith("HF-PROXY") is False for one in after.findings)
 
 
+@pytest.mark.parametrize(
+    "written", ["http://[", "http://proxy.example:99999", "http://:3128", "socks5://proxy.example"]
+)
+async def test_a_proxy_that_cannot_be_used_is_told_as_the_hub_tells_it(
+    clinic: Examination, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    async with McpPeer() as peer:
+
+        async def here(host: str, port: int) -> tuple[str, ...]:
+            return ("127.0.0.1",)
+
+        monkeypatch.setenv("HTTP_PROXY", written)
+        found = await clinic.found({"url": f"http://clinic.example:{peer.port}/mcp"}, resolve=here)
+    assert found.code == "HF-DEFINITION"
+    assert "proxy" in found.words
+
+
 @pytest.mark.parametrize(("status", "code"), [(407, "HF-PROXY-LOGIN"), (502, "HF-PROXY-REFUSED")])
 async def test_what_a_proxy_answers_is_not_taken_for_the_servers_answer(
     clinic: Examination, monkeypatch: pytest.MonkeyPatch, status: int, code: str

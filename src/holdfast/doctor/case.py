@@ -17,6 +17,7 @@ import json
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -31,7 +32,7 @@ from holdfast.config import ConfigReading, Definition, Document, KeyPath, Server
 from holdfast.control import URL_VARIABLE, ControlClient, HubView, RunningHub, Server, find_hub, running_hubs
 from holdfast.core import Redactor, command_line, is_loopback, mask_url
 from holdfast.doctor.report import Edit, Finding, LiveState, ask_for, open_at, shell
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, NoHub
 from holdfast.hub import DialLimit
 from holdfast.wire import INHERITED, Attempt, Dialer
 
@@ -89,14 +90,16 @@ def route_to(url: str) -> Route:
     if not kind or is_loopback(direct.host) or proxy_bypass(direct.host):
         return direct
     written = proxies[kind] if "://" in proxies[kind] else f"http://{proxies[kind]}"
-    proxy = urlsplit(written)
     try:
+        proxy = urlsplit(written)
         port = proxy.port or _PORTS[proxy.scheme]
     except (KeyError, ValueError):
         return direct  # the hub cannot use such a proxy: the handshake says why
+    if not proxy.hostname:
+        return direct
     names = (f"{kind}_proxy", f"{kind}_proxy".upper())
     variable = next((name for name in names if os.environ.get(name)), names[1])
-    return Route(host=proxy.hostname or "", port=port, tls=direct.tls, proxy=mask_url(written), variable=variable)
+    return Route(host=proxy.hostname, port=port, tls=direct.tls, proxy=mask_url(written), variable=variable)
 
 
 HOLD_SECONDS = 15.0
@@ -143,7 +146,9 @@ ASKING_SECONDS = 3.0
 def hub_of(config: Path | None) -> RunningHub | None:
     """The hub that the environment names, else the one that serves this file, or None."""
     if os.environ.get(URL_VARIABLE):
-        return find_hub()
+        # Without its token that hub cannot be asked. The servers can be examined all the same.
+        with suppress(NoHub):
+            return find_hub()
     path = str(config.absolute()) if config is not None else None
     return next((hub for hub in running_hubs() if path is not None and hub.config == path), None)
 

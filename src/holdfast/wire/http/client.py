@@ -32,7 +32,7 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self, TypeAlias
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import anyio
 import httpx2
@@ -555,12 +555,18 @@ def _proxy_for(url: httpx2.URL) -> Proxy | None:
     named = proxies.get(url.scheme) or proxies.get("all")
     if not named or urllib.request.proxy_bypass(url.host):
         return None
+    written = named if "://" in named else f"http://{named}"
     try:
-        proxy = httpx2.URL(named if "://" in named else f"http://{named}")
-    except httpx2.InvalidURL as exc:
+        proxy = httpx2.URL(written)
+        # That takes half of an IPv6 address for a name, and any number for a port; these raise ValueError.
+        parts = urlsplit(written)
+        has_place = bool(parts.hostname) and parts.port != 0
+    except (httpx2.InvalidURL, ValueError) as exc:
         raise ServerFailure(BadConfig(problems=("the proxy's URL cannot be read",), hint=_PROXY_HINT)) from exc
     if proxy.scheme not in ("http", "https"):
         raise ServerFailure(BadConfig(problems=(f"a proxy by {proxy.scheme} cannot be used",), hint=_PROXY_HINT))
+    if not has_place:
+        raise ServerFailure(BadConfig(problems=("the proxy's URL names no host and port",), hint=_PROXY_HINT))
     tls = proxy.scheme == "https"
     port = proxy.port or (443 if tls else 80)
     return Proxy(proxy.raw_host.decode("ascii"), port, tls, _basic(proxy))
