@@ -163,6 +163,22 @@ async def test_without_a_hub_it_connects_to_the_servers_itself(cli: Cli, stdio_p
     assert row["hint"]
 
 
+@pytest.mark.requirement("MSG-5")
+def test_without_a_hub_no_later_try_is_promised_and_no_command_for_a_hub_is_named(cli: Cli) -> None:
+    """The hub of the check ends with it: nothing tries a server again, and nothing can be reconnected or enabled."""
+    waiting = {"command": "sh", "args": ["-c", "read -r _"]}
+    cli.configure(
+        {"slow": waiting, "gone": {"command": "holdfast-no-such-program"}, "off": {**waiting, "enabled": False}}
+    )
+    asked = ("check", "--require", "slow,gone,off", "--wait", "0s")
+    ran = cli.run(*asked)
+    for untrue in ("try", "retried", "reconnect", "holdfast enable"):
+        assert untrue not in ran.stdout
+    assert ran.stdout.count("hint: ") == 3
+    rows = json.loads(cli.run(*asked, "--json").stdout)["requirements"]
+    assert [row["retry_in"] for row in rows] == [None] * 3
+
+
 @pytest.mark.anyio
 async def test_tools_call_find_and_check_use_the_running_hub(cli: Cli, stdio_peer: Make) -> None:
     """One process of the server runs: that of the hub. The words are those of a command that connects itself."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import anyio
 import typer
@@ -212,7 +212,7 @@ async def check_servers(
     if hub is None:
         async with holdfast.hub.Hub.from_config(config) as own:
             views = holdfast.control.Views(own, holdfast.control.History(), holdfast.control.HubInfo(endpoint=""))
-            return await _settled(lambda: _seen(views, wanted), deadline, on_rows, at_once=at_once), ""
+            return await _settled(lambda: _seen(views, wanted, stays=False), deadline, on_rows, at_once=at_once), ""
 
     running = hub
 
@@ -229,13 +229,26 @@ async def check_servers(
     return rows, running.url
 
 
-async def _seen(source: ControlClient | Views, wanted: Sequence[str]) -> _Seen:
-    servers = (await source.servers()).servers
+async def _seen(source: ControlClient | Views, wanted: Sequence[str], *, stays: bool = True) -> _Seen:
+    told = (await source.servers()).servers
+    servers = told if stays else tuple(map(_tried_once, told))
     # The catalog may have ten thousand tools, so it is read only where a verdict depends on one of them.
     needs_tools = not {one.id for one in servers}.issuperset(wanted) or any(one.held for one in servers)
     rows = judge(wanted, servers, (await source.catalog()).tools if needs_tools else ())
     states = {one.id: one.state for one in servers}
     return rows, any(row.verdict == "not_ready" and states.get(row.server) == "connecting" for row in rows)
+
+
+def _tried_once(server: Server) -> Server:
+    """A server as the check's own hub saw it. That hub ends with the check, so what it plans will not happen."""
+    words: dict[str, Any] = {"retry_in": None}
+    if server.status == "transient":
+        # Its words promise a retry, and name a command that needs a hub.
+        command = command_line("doctor", server=server.id)
+        words |= {"summary": "it did not answer in time", "action": "Find out why.", "command": command}
+    if server.status == "disabled":
+        words |= {"action": 'Remove `"enabled": false` from its definition.', "command": ""}
+    return server.model_copy(update=words)
 
 
 async def _settled(
