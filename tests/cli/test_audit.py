@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -16,14 +17,16 @@ import anyio
 import anyio.to_thread
 import httpx2
 import pytest
+from msgspec.structs import replace as replace_struct
 
 from holdfast.access.audit_reader import AuditFilter, AuditReader
 from holdfast.access.audit_writer import AuditFiles, AuditRecord
-from holdfast.config import config_from_mapping
+from holdfast.config import Config, config_from_mapping
+from holdfast.core import MASK
 from holdfast.errors import UsageError
-from holdfast.hub import AccessRefused, HubRecord
+from holdfast.hub import AccessRefused, ConfigApplied, HubRecord
 from holdfast.serve.options import ServeConfig, Serving
-from holdfast.serve.telemetry import MOST_REFUSALS, audited, record_other_events
+from holdfast.serve.telemetry import MOST_REFUSALS, audited, keep_log, log_to_stderr, record_other_events
 from holdfast.testing import StdioServer
 from tests.access.test_audit import KEY, called
 from tests.cli.in_process import Inside
@@ -165,6 +168,44 @@ async def test_a_hub_whose_audit_is_required_calls_nothing_while_it_cannot_be_wr
         (tmp_path / "audit").unlink()
         await hub.said("the audit is written again")
         assert not (await hub.call("files__echo")).is_error
+
+
+@pytest.mark.requirement("SEC-12")
+async def test_arguments_are_masked_by_the_secrets_of_the_configuration_that_is_in_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A secret that a changed file brings is one from then on, also if nothing in its form says so."""
+
+    def with_secret(value: str) -> Config:
+        servers = {"files": {"command": "files", "env": {"FILES_PASSWORD": value}}}
+        audit = {"path": str(tmp_path / "audit"), "arguments": "masked"}
+        return config_from_mapping({"mcpServers": servers, "holdfast": {"audit": audit}})
+
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    log_to_stderr("console", "info", secrets=())
+    sinks = list[Callable[[HubRecord], None]]()
+
+    def add_sink(sink: Callable[[HubRecord], None], calls: object) -> Callable[[], None]:
+        sinks.append(sink)
+        return lambda: None
+
+    journal = SimpleNamespace(add_sink=add_sink)
+    hub = SimpleNamespace(config=with_secret("correct horse"), registry=SimpleNamespace(journal=journal))
+    serving = Serving(options=ServeConfig(), config=hub.config, host="127.0.0.1")
+    with audited(serving) as audit:
+        assert audit.trail is not None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(keep_log, cast("Any", hub))
+            await anyio.wait_all_tasks_blocked()
+            hub.config = with_secret("battery staple")
+            sinks[0](ConfigApplied(at=0.0))
+            tasks.cancel_scope.cancel()
+        arguments = b'{"text": "the battery staple of it"}'
+        audit.trail.add(replace_struct(called("set"), argument_bytes=len(arguments)), arguments)
+    (record,) = records(tmp_path / "audit")
+    assert record.arguments is not None
+    assert json.loads(bytes(record.arguments)) == {"text": f"the {MASK} of it"}
 
 
 def test_a_hub_on_loopback_writes_no_audit_by_default(inside: Inside) -> None:

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
     from holdfast.access import AuditTrail
-    from holdfast.config import Config
     from holdfast.hub import Hub
     from holdfast.serve.options import Serving
 
@@ -99,16 +98,23 @@ def mask_in_log(secret: str) -> None:
 
 
 class _ServeLog(LogHandler):
-    """The log handler of ``serve``."""
+    """The log handler of ``serve``. It knows the secrets in force, and the audit asks it for them."""
 
     own: tuple[str, ...] = ()
     """The secrets of the hub itself, such as the callers' token."""
     of_servers: tuple[str, ...] = ()
     """The secrets in the configuration."""
+    redactor = Redactor()
+    """Masks all of them."""
 
     def mask_known(self) -> None:
         """Mask all of them from now on."""
-        self.know((*self.own, *self.of_servers))
+        self.redactor = self.know((*self.own, *self.of_servers))
+
+
+def _in_force() -> Redactor:
+    """What masks the secrets that are in force now. A reload or a new token file may have changed them."""
+    return next((one.redactor for one in logging.getLogger().handlers if isinstance(one, _ServeLog)), Redactor())
 
 
 def log_faults_in_lines() -> None:
@@ -241,7 +247,7 @@ def audited(serving: Serving) -> Iterator[Audited]:
         checkpoint=holdfast.access.send_checkpoints(_syslog(settings)),
     )
     trail = holdfast.access.AuditTrail(
-        files, key, arguments=settings.arguments, required=settings.required, redactor=lambda: _redactor(config)
+        files, key, arguments=settings.arguments, required=settings.required, redactor=_in_force
     )
     try:
         trail.start()
@@ -272,11 +278,6 @@ def _syslog(settings: AuditSettings) -> str:
         return str(LOCAL_SYSLOG) if stat.S_ISSOCK(LOCAL_SYSLOG.stat().st_mode) else ""
     except OSError:
         return ""
-
-
-def _redactor(config: Config | None) -> Redactor:
-    servers = config.servers.values() if config is not None else ()
-    return Redactor([secret for server in servers for secret in server.secrets])
 
 
 def record_other_events(trail: AuditTrail | None, hub: Hub, *, wall: Callable[[], float] = time.time) -> None:

@@ -91,9 +91,10 @@ class LogHandler(logging.StreamHandler[TextIO]):
         self._counted: dict[Hashable, RepeatedLine] = {}
         """The lines whose repetitions are counted now, the oldest first."""
 
-    def know(self, secrets: Iterable[str]) -> None:
-        """Mask these secrets from now on, and what has the shape of a secret."""
+    def know(self, secrets: Iterable[str]) -> Redactor:
+        """Mask these secrets from now on, and what has the shape of a secret; returns what masks them."""
         self._lines.redactor = Redactor(secrets)
+        return self._lines.redactor
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line, or count it. The caller holds the handler's lock."""
