@@ -25,8 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Final, NoReturn
 from urllib.parse import urlsplit
 
 import anyio
@@ -299,40 +298,39 @@ class Announcement:
             background=runs_in_background(os.environ),
             demo=serving.is_demo,
         )
-        self._stack = ExitStack()
+        self._note = ExitStack()
         self._is_announced = False
         """Not in a worker: its supervisor announces the hub."""
 
-    def __enter__(self) -> Self:
+    def __repr__(self) -> str:
+        return f"<Announcement of {self._found!r}{'' if self._is_announced else ' that is not announced'}>"
+
+    @contextmanager
+    def at(self, handover: str) -> Iterator[None]:
+        """Announce the hub during the block, with the Unix socket at which a successor gets the listening socket."""
         self._is_announced = True
-        self._register()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stack.close()
-
-    def at(self, handover: str) -> Self:
-        """Name the Unix socket at which a successor gets the listening socket."""
-        self._found = replace(self._found, handover=handover)
-        return self
+        self._change(handover=handover)
+        try:
+            yield
+        finally:
+            self.withdraw()
 
     def withdraw(self) -> None:
         """Let commands find the successor; nothing is announced any more."""
+        # First the mark: a file of a token that changes later must not announce a hub that has left.
         self._is_announced = False
-        self._stack.close()
+        self._note.close()
 
     def change_token(self, token: str) -> None:
         """Let commands find the new control token."""
-        self._found = replace(self._found, token=token)
-        self._register()
+        self._change(token=token)
 
-    def _register(self) -> None:
+    def _change(self, **changes: str) -> None:
+        self._found = replace(self._found, **changes)  # type: ignore[arg-type]  # the fields that change are texts
         if not self._is_announced:
             return
         try:
-            self._stack.enter_context(registered(self._found))
+            self._note.enter_context(registered(self._found))
         except OSError as exc:
             log.warning(
                 "commands cannot find this hub (%s): set %s for both, and give them --url %s",

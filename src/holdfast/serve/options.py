@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -326,30 +327,25 @@ class ServeConfig:
 
     def check(self, environ: Mapping[str, str]) -> None:
         """Refuse options that exclude each other, or that have no effect: each could hide a missing protection."""
-        self._refuse_empty()
-        if self.public_url is not None and not _is_public_url(self.public_url):
-            raise UsageError(
-                "--public-url is not an address that clients can use",
-                hint="write one such as https://hub.example.com, without a query and without /mcp",
-            )
-        for is_wrong, what, hint in (*self._wrong_callers(environ), *self._wrong_processes()):
+        for is_wrong, what, hint in chain(self._wrong_values(), self._wrong_callers(environ), self._wrong_processes()):
             if is_wrong:
                 raise UsageError(what, hint=hint)
 
-    def _refuse_empty(self) -> None:
-        """Refuse empty values. An unset variable must not remove a protection."""
-        given = [
-            ("--token", self.token),
-            ("--host", self.host),
-            *(("--allow-host", one) for one in self.allow_host or ()),
-        ]
+    def _wrong_values(self) -> Iterator[_Rule]:
+        """What is wrong with single values. Later rules read the address, and must not meet a broken one."""
+        given = [("--token", self.token), ("--host", self.host)]
+        given += [("--allow-host", one) for one in self.allow_host or ()]
         for name, value in given:
-            if value is not None and not value.strip():
-                raise UsageError(
-                    f"{name} is empty", hint="check the variable that it comes from, or leave the option out"
-                )
+            # An unset variable in a unit file or a manifest must not remove a protection.
+            is_empty = value is not None and not value.strip()
+            yield is_empty, f"{name} is empty", "check the variable that it comes from, or leave the option out"
+        yield (
+            self.public_url is not None and not _is_public_url(self.public_url),
+            "--public-url is not an address that clients can use",
+            "write one such as https://hub.example.com, without a query and without /mcp",
+        )
 
-    def _wrong_callers(self, environ: Mapping[str, str]) -> tuple[_Rule, ...]:
+    def _wrong_callers(self, environ: Mapping[str, str]) -> Iterator[_Rule]:
         """What is wrong with the options about callers, and about how they are known."""
         public = urlsplit(self.public_url or "http://127.0.0.1")
         is_open = public.scheme != "https" and not is_loopback(public.hostname or "")
@@ -357,7 +353,7 @@ class ServeConfig:
         tls = (self.tls_cert, self.tls_key)
         has_tls = any(one is not None for one in (*tls, self.tls_client_ca))
         signs_in = self.oidc_client_id is not None
-        return (
+        yield from (
             (
                 self.token is not None and self.token_file is not None,
                 "--token and --token-file exclude each other",
@@ -413,12 +409,12 @@ class ServeConfig:
             ),
         )
 
-    def _wrong_processes(self) -> tuple[_Rule, ...]:
+    def _wrong_processes(self) -> Iterator[_Rule]:
         """What is wrong with the options about what this process serves, and beside which others."""
         several = self.worker_count > 1
         for_one = (("tools", self.tools), ("profile", self.profile), ("folder", self.folder))
         beside = (("--stdio", self.stdio), ("--takeover", self.takeover), ("--workers", several))
-        return (
+        yield from (
             (self.demo and self.config is not None, "--demo and --config exclude each other", "use one of them"),
             *(
                 (

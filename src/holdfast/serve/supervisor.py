@@ -44,7 +44,6 @@ looks at it (``WorkerProcess.attend``).
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import math
@@ -114,8 +113,6 @@ FIRST_DELAY, LONGEST_DELAY = 0.1, 30.0
 """Seconds until a process that ended is started again: the first time, and at the most. They double each time."""
 STEADY_SECONDS = 60.0
 """A process that ran for this long is started again as soon as the first time."""
-AT_ONCE = 64
-"""Connections that are handed out in one step of the event loop."""
 PAUSE_SECONDS = 0.05
 """How long connections wait in the system's queue if no worker can take one, or no descriptor is left."""
 JOIN_WORKER = 1
@@ -412,29 +409,28 @@ async def spread(listener: socket.socket, workers: Callable[[], Iterable[WorkerP
     listener.setblocking(False)
     while True:
         await anyio.wait_readable(listener)
-        if not _hand_out(listener, workers):
+        if not _hand_out(listener, workers()):
             await anyio.sleep(PAUSE_SECONDS)
 
 
-def _hand_out(listener: socket.socket, workers: Callable[[], Iterable[WorkerProcess]]) -> bool:
-    """Take what waits; False if there is a reason to wait."""
-    for _ in range(AT_ONCE):
-        taking = [one for one in workers() if one.takes]
-        if not taking:
+def _hand_out(listener: socket.socket, workers: Iterable[WorkerProcess]) -> bool:
+    """Hand the next connection over; False if there is a reason to wait."""
+    taking = [one for one in workers if one.takes]
+    if not taking:
+        return False  # it stays in the queue of the system, where it is not lost if all of this ends now
+    try:
+        connection, _ = listener.accept()
+    except (BlockingIOError, ConnectionAbortedError):  # a successor was quicker, or the client left
+        return True
+    except OSError as exc:  # mostly: no descriptor is left, which does not change by a second try at once
+        log.warning("a connection could not be accepted: %s", exc.strerror)
+        return False
+    with connection:
+        # Those that report in time come first: one that hangs holds few, and would get all.
+        in_turn = sorted(taking, key=lambda one: (one.missed > LATE_REPORTS, one.held, one.number))
+        if not any(one.hand(connection) for one in in_turn):
+            log.warning("no worker could take a connection")
             return False
-        try:
-            connection, _ = listener.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return True
-        except OSError as exc:
-            log.warning("a connection could not be accepted: %s", exc.strerror)
-            return exc.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-        with connection:
-            # Those that report in time come first.
-            in_turn = sorted(taking, key=lambda one: (one.missed > LATE_REPORTS, one.held, one.number))
-            if not any(one.hand(connection) for one in in_turn):
-                log.warning("no worker could take a connection")
-                return False
     return True
 
 

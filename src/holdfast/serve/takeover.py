@@ -184,14 +184,13 @@ class Predecessor:
         self._connection.close()
 
 
-def find_predecessor(config: Path | None, url: str, *, background: bool = False) -> Predecessor | None:
+def find_predecessor(config: Path, url: str, *, background: bool = False) -> Predecessor | None:
     """Take the socket of the hub that serves a configuration; None if none runs. Raises if it does not hand over.
 
     With ``background`` only a hub that a client started is meant.
     """
-    file = str(config.absolute()) if config is not None else ""
-    hubs = [hub for hub in running_hubs() if config is not None and hub.config == file and hub.handover]
-    hubs = [hub for hub in hubs if hub.background or not background]
+    file = str(config.absolute())
+    hubs = [hub for hub in running_hubs() if hub.config == file and hub.handover and (hub.background or not background)]
     if len(hubs) > 1:
         hubs = [hub for hub in hubs if hub.url == url] or hubs
     if len(hubs) > 1:
@@ -201,24 +200,22 @@ def find_predecessor(config: Path | None, url: str, *, background: bool = False)
 
 
 def _connect(hub: RunningHub) -> Predecessor:
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.settimeout(ANSWER_SECONDS)
-        connection.connect(hub.handover)
-        if (peer := peer_of(connection)) is None or peer.uid != os.getuid():
-            raise HoldfastError(f"the hub with process id {hub.pid} runs as another user")
-        connection.sendall(_HELLO)
-        said, descriptors, _, _ = socket.recv_fds(connection, 4096, 1)
+    with ExitStack() as stack:
+        connection = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        try:
+            connection.settimeout(ANSWER_SECONDS)
+            connection.connect(hub.handover)
+            # Before anything is sent: another user could have made a socket of that name.
+            if (peer := peer_of(connection)) is None or peer.uid != os.getuid():
+                raise HoldfastError(f"the hub with process id {hub.pid} runs as another user")
+            connection.sendall(_HELLO)
+            said, descriptors, _, _ = socket.recv_fds(connection, 4096, 1)
+        except OSError as exc:
+            hint = "end it, then start without --takeover"
+            raise HoldfastError(f"the hub with process id {hub.pid} does not answer: {exc}", hint=hint) from exc
         if len(descriptors) != 1:
             raise HoldfastError(_reason(said) or "the running hub did not hand its socket over")
-    except OSError as exc:
-        connection.close()
-        raise HoldfastError(
-            f"the hub with process id {hub.pid} does not answer: {exc}", hint="end it, then start without --takeover"
-        ) from exc
-    except HoldfastError:
-        connection.close()
-        raise
+        stack.pop_all()  # it stays open: on it the hub hears that this one accepts
     listener = socket.socket(fileno=descriptors[0])
     listener.set_inheritable(False)
     return Predecessor(hub, connection, listener)
