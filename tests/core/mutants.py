@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from holdfast.core.breaker import Breaker, BreakerEvent, BreakerState, Permit
+from holdfast.core.breaker import Breaker, BreakerEvent, BreakerState, Outcome, Permit
 from holdfast.core.lifecycle.backoff import AddressWatch, LifecyclePolicy
 from holdfast.core.lifecycle.events import (
     CallWaiting,
@@ -85,8 +85,11 @@ class TrustsOldConnections(Lifecycle):
 
 
 class TrustsLateResults(Breaker):
-    def _is_late(self, permit: Permit) -> bool:
-        return False
+    def settle(self, permit: Permit, outcome: Outcome, now: float) -> BreakerEvent | None:
+        permit.generation = self.generation
+        if permit.connection is not None:
+            permit.connection = max(permit.connection, self._oldest_connection)
+        return super().settle(permit, outcome, now)
 
 
 class HasABudgetOfSix(Lifecycle):
@@ -195,7 +198,7 @@ class CountsTheDialAfterALoss(Breaker):
 
 class LetsEveryCallerProbe(Breaker):
     def admit(self, now: float, connection: int | None = None) -> Any:
-        self._probe = None
+        self.probe = None
         return super().admit(now, connection)
 
 

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from holdfast.core.breaker import Breaker, BreakerEvent, BreakerState, Outcome, Permit, Refusal, Tripped
+from holdfast.core.breaker import Breaker, BreakerEvent, BreakerPolicy, BreakerState, Outcome, Permit, Refusal, Tripped
 from tests.core.pinned import BREAKER, play
 
 SETTINGS = settings(
@@ -115,7 +115,7 @@ class AnythingToABreaker(RuleBasedStateMachine):
                 self.breaker.settle(permit, outcome, self.now)
                 assert self.snapshot() == before, "a neutral outcome changes nothing"
                 self.its_place_is_free(permit)
-            elif late or (outcome is not Outcome.COMPLETED and permit.probe and permit is not self.breaker._probe):
+            elif late or (outcome is not Outcome.COMPLETED and permit.probe and permit is not self.breaker.probe):
                 self.breaker.settle(permit, outcome, self.now)
                 assert self.snapshot() == before, "a late result changes nothing"
             else:
@@ -255,7 +255,7 @@ def test_the_breaker_does_what_its_model_does_in_a_longer_search() -> None:
 
 class LetsEveryCallerProbe(Breaker):
     def admit(self, now: float, connection: int | None = None) -> Permit | Refusal:
-        self._probe = None
+        self.probe = None
         return super().admit(now, connection)
 
 
@@ -266,13 +266,18 @@ class HasNoCooldown(Breaker):
 
 
 class TrustsLateResults(Breaker):
-    def _is_late(self, permit: Permit) -> bool:
-        return False
+    def settle(self, permit: Permit, outcome: Outcome, now: float) -> BreakerEvent | None:
+        permit.generation = self.generation
+        if permit.connection is not None:
+            permit.connection = max(permit.connection, self._oldest_connection)
+        return super().settle(permit, outcome, now)
 
 
 class CountsEveryVictim(Breaker):
-    def _is_late(self, permit: Permit) -> bool:
-        return permit.generation != self.generation
+    def settle(self, permit: Permit, outcome: Outcome, now: float) -> BreakerEvent | None:
+        if permit.connection is not None:
+            permit.connection = max(permit.connection, self._oldest_connection)
+        return super().settle(permit, outcome, now)
 
     def lost(self, connection: int, now: float) -> BreakerEvent | None:
         self.detached(connection)
@@ -312,10 +317,10 @@ class CountsCancellations(Breaker):
 
 class KeepsTheProbesPlace(Breaker):
     def settle(self, permit: Permit, outcome: Outcome, now: float) -> BreakerEvent | None:
-        probe = self._probe
+        probe = self.probe
         event = super().settle(permit, outcome, now)
         if outcome is Outcome.NEUTRAL:
-            self._probe = probe
+            self.probe = probe
         return event
 
 
@@ -326,8 +331,8 @@ class ForgetsAtEveryHandshake(Breaker):
 
 
 class NeedsFourFailures(Breaker):
-    def _over_threshold(self, now: float) -> bool:
-        return super()._over_threshold(now) and self.trips > 0
+    def __init__(self) -> None:
+        super().__init__(BreakerPolicy(threshold=4))
 
 
 class NeverForgets(Breaker):

@@ -187,7 +187,7 @@ async def test_a_call_is_sent_under_the_name_that_is_listed_now_unless_it_is_hel
     def prepared(server: str, method: str, params: Fields, *, late: bool) -> Fields:
         slot: Any = SimpleNamespace(id=server)
         context: Any = SimpleNamespace(host=shown.publisher, approvals=shown.approvals)
-        call = SlotCall(slot, context, method, params, None, False, None, False, None, late=late, began=0.0)
+        call = SlotCall(slot, context, method, params, None, "", False, None, False, None, late=late, began=0.0)
         return call.prepared()
 
     guess = {"name": f'"{short}"'.encode(), "arguments": b"{}"}

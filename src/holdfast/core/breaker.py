@@ -155,7 +155,8 @@ class Gate:
         self._oldest_connection = 0
         """Outcomes of calls on older connections are late."""
         self._opened_at = self._until = 0.0
-        self._probe: Permit | None = None
+        self.probe: Permit | None = None
+        """The one call that may try, while it is under way."""
         self._refused = 0
 
     def __repr__(self) -> str:
@@ -175,12 +176,7 @@ class Gate:
         """Whether the next call that is admitted would be a probe."""
         if self.state is BreakerState.CLOSED:
             return False
-        return self.retry_in(now) == 0.0 and (self._probe is None or now >= self._probe.at + self._cooldown())
-
-    @property
-    def probing(self) -> bool:
-        """Whether a probe is under way."""
-        return self._probe is not None
+        return self.retry_in(now) == 0.0 and (self.probe is None or now >= self.probe.at + self._cooldown())
 
     def adopt(self, policy: BreakerPolicy) -> None:
         """Use another policy from now on; it also sets the length of a cooldown that has begun."""
@@ -197,33 +193,23 @@ class Gate:
             return Refusal(RefusalReason.OPEN, self._until - now)
         # A probe that takes longer than a cooldown loses its place (BRK-11): one call that hangs would else keep the
         # server shut for as long as its own limit allows.
-        if self._probe is not None and now < self._probe.at + self._cooldown():
+        if self.probe is not None and now < self.probe.at + self._cooldown():
             self._refused += 1
             return Refusal(RefusalReason.PROBING, self.policy.probe_wait)
         self.state = BreakerState.HALF_OPEN
-        self._probe = Permit(self.generation, connection, probe=True, at=now)
-        return self._probe
+        self.probe = Permit(self.generation, connection, probe=True, at=now)
+        return self.probe
 
     def hasten(self, now: float) -> None:
         """Calls work at a peer: the next call here may try."""
         if self.state is BreakerState.OPEN and self.by_calls:
             self._until = min(self._until, now)
 
-    def _is_late(self, permit: Permit) -> bool:
-        if permit.generation != self.generation:
-            return True
-        return permit.connection is not None and permit.connection < self._oldest_connection
-
-    def _over_threshold(self, now: float) -> bool:
-        # Only the last ones are kept: so the first of them tells whether all are within the window.
-        full = len(self._failures) == self.policy.threshold
-        return full and now - self._failures[0] <= self.policy.window
-
     def _trip(self, now: float) -> Tripped:
         self.state = BreakerState.OPEN
         self.generation += 1  # what was sent before the trip ends too late to say anything about the time after it
         self.trips += 1
-        self._probe = None
+        self.probe = None
         cooldown = self._cooldown()
         self._opened_at, self._until = now, now + cooldown
         return Tripped(at=now, failures=len(self._failures), retry_in=cooldown, refused=self._take_refused())
@@ -273,12 +259,12 @@ class Breaker(Gate):
         if permit.settled:
             return None
         permit.settled = True
-        replaced = permit.probe and permit is not self._probe
-        if permit is self._probe:
-            self._probe = None
-        if outcome in _SAYS_NOTHING:
+        replaced = permit.probe and permit is not self.probe
+        if permit is self.probe:
+            self.probe = None
+        if outcome in _SAYS_NOTHING or permit.generation != self.generation:
             return None
-        if self._is_late(permit):
+        if permit.connection is not None and permit.connection < self._oldest_connection:
             return None
         if outcome is Outcome.COMPLETED:
             # Nearly every call finds nothing to forget: it enters no further function for that (PERF-7).
@@ -384,7 +370,9 @@ class Breaker(Gate):
         if self.state is BreakerState.OPEN:
             return None  # calls that were admitted together fail together: the log has one line for all (BRK-8)
         self._failures.append(now)
-        if self.state is BreakerState.HALF_OPEN or self._over_threshold(now):
+        # Only the last ones are kept: so the first of them tells whether all are within the window.
+        is_full = len(self._failures) == self.policy.threshold
+        if self.state is BreakerState.HALF_OPEN or (is_full and now - self._failures[0] <= self.policy.window):
             self.by_calls = call
             return self._trip(now)
         return None

@@ -546,7 +546,7 @@ def _claims(life: Lifecycle, breaker: Breaker, now: float) -> list[Effect]:
 
 
 def _is_done(life: Lifecycle, breaker: Breaker) -> bool:
-    if life.stopped or (life.claim_used and life.dial is None and not breaker.probing):
+    if life.stopped or (life.claim_used and life.dial is None and breaker.probe is None):
         return True
     well = breaker.state is BreakerState.CLOSED and life.lease is not None
     return well or life.state in _CLAIMS_NOTHING

@@ -290,11 +290,10 @@ class Slot:
         asked after a wait, and raises if the call may not be made any more.
         """
         call = SlotCall(
-            self, self._context, method, params, caller, repeatable, within, exact, check,
-            late=self.machine.life.lease is None, began=perf_counter(),
+            self, self._context, method, params, caller, caller.principal if caller is not None else "",
+            repeatable, within, exact, check, late=self.machine.life.lease is None, began=perf_counter(),
+            limit=anyio.move_on_after(within) if within is not None else None,
         )  # fmt: skip
-        if within is not None:
-            call.limit = anyio.move_on_after(within)
         if is_tracing():
             begin_trace(call)
         result: RawObject | None = None
@@ -302,6 +301,8 @@ class Slot:
             with call.limit or _NO_LIMIT:
                 while result is None:
                     try:
+                        if call.trace is not None:
+                            call.trace.enter("admission")
                         call.admit()
                         call.has_place = self.bulkhead.try_acquire()
                         if not call.has_place:

@@ -149,6 +149,8 @@ class SlotCall(msgspec.Struct, eq=False):
     params: Fields
     """As they were asked for."""
     caller: Caller | None
+    principal: str
+    """Who calls; empty where a program calls in its own name."""
     repeatable: bool
     within: float | None
     """The caller's own limit."""
@@ -184,19 +186,18 @@ class SlotCall(msgspec.Struct, eq=False):
     def __repr__(self) -> str:
         return f"<SlotCall {self.method} to {self.slot.id!r} for {self.principal or 'this program'}>"
 
-    @property
-    def principal(self) -> str:
-        """Who calls; empty where a program calls in its own name."""
-        return self.caller.principal if self.caller is not None else ""
-
     # The steps of an attempt, in their order.
 
     def admit(self) -> None:
         """Ask for the permit; what is held is refused before. Raises ``ToolHeld`` or ``ServerUnavailable``."""
         self.sent = self.prepared()
-        if self.trace is not None:
-            self.trace.enter("admission")
-        self._take_permit()
+        permit = self.slot.admit()
+        if isinstance(permit, Refusal):
+            kind, words = _REFUSALS[permit.reason]
+            raise _unavailable(self.slot, kind, words, retry_in=permit.retry_in)
+        self.permit = permit
+        if self.asked_at is None:
+            self.asked_at = permit.at
 
     async def wait_for_place(self) -> None:
         """Wait for a place. Raises ``ServerBusy``, and what ``admit`` raises."""
@@ -324,17 +325,8 @@ class SlotCall(msgspec.Struct, eq=False):
         self.has_waited = True
         if self.permit is not None and not self.permit.probe:
             self.slot.settle(self.permit, Outcome.NEUTRAL)
-            self.permit = None
-            self._take_permit()
-
-    def _take_permit(self) -> None:
-        permit = self.slot.admit()
-        if isinstance(permit, Refusal):
-            kind, words = _REFUSALS[permit.reason]
-            raise _unavailable(self.slot, kind, words, retry_in=permit.retry_in)
-        self.permit = permit
-        if self.asked_at is None:
-            self.asked_at = permit.at
+            self.permit = None  # a refusal leaves none to give back
+            self.admit()
 
 
 def out_of_time(call: SlotCall) -> CallFailed | ServerUnavailable:
