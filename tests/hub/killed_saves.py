@@ -68,7 +68,7 @@ def _first_state(file: Path) -> Callable[[], object]:
 
 def _pins(file: Path) -> Callable[[], object]:
     add_pins(file, PinChanges(known=PinnedTools(PINS_BEFORE, {})))
-    changes = PinChanges(known=PinnedTools(PINS_AFTER, {}), approved=frozenset({("a", "one")}))
+    changes = PinChanges(known=PinnedTools(PINS_AFTER, {}), approved={("a", "one")})
     return lambda: add_pins(file, changes)
 
 

@@ -14,7 +14,7 @@ from holdfast.config import Settings
 from holdfast.core import events as on
 from holdfast.errors import ServerBusy
 from holdfast.hub.hub import Hub
-from holdfast.hub.owned_slots import ClientOwners, OwnedSlots, _Own
+from holdfast.hub.owned_slots import CLIENTS, OwnedSlots, _Own
 from holdfast.hub.slot import Slot, SlotKey
 from holdfast.testing import FakeClock, HttpServer
 from tests.harness.open_hubs import running, settled
@@ -48,7 +48,7 @@ class StubSlot:
 
 
 def _of(owners: list[Owner]) -> tuple[OwnedSlots, dict[tuple[str, str], Any]]:
-    slots, stubs = OwnedSlots(ClientOwners()), {}
+    slots, stubs = OwnedSlots(CLIENTS), {}
     context: Any = SimpleNamespace(settings=Settings(), clock=LateClock())
     slots._context = context
     for owner in owners:

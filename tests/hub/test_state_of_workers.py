@@ -53,7 +53,7 @@ file = folder / "approvals.json"
 for round in range(rounds):
     mine = {"description": f"{number} " * 500}
     seen = {f"own{number}": {f"t{round}": mine}, "all": {f"t{round}": mine}}
-    approved = frozenset({("all", "approved")})
+    approved = {("all", "approved")}
     if number == 0 and round == rounds // 2:
         seen["all"]["approved"] = {"description": "new"}
         add_pins(file, PinChanges(known=PinnedTools(seen, {}), approved=approved))

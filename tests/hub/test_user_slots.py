@@ -17,7 +17,7 @@ from holdfast.core import State, events as on
 from holdfast.errors import ServerBusy
 from holdfast.hub import OneClientRecord, Published, Slot, SlotKey
 from holdfast.hub.hub import Hub
-from holdfast.hub.owned_slots import UserOwners, UserPlaces
+from holdfast.hub.owned_slots import UserPlaces, user_owners
 from holdfast.testing import HttpServer
 from holdfast.wire import PRINCIPAL_HEADER
 from tests.harness.open_hubs import config, records
@@ -72,7 +72,7 @@ async def test_over_the_limit_the_next_user_is_refused_with_the_setting_to_raise
     start(hub, "bob")
     with pytest.raises(ServerBusy, match=r"limit of 2 users .* `holdfast\.perUser\.connections`"):
         start(hub, "eve")
-    owners = UserOwners(SimpleNamespace(), SimpleNamespace(), others=lambda _: [])  # type: ignore[arg-type]
+    owners = user_owners(SimpleNamespace(), SimpleNamespace(), others=lambda _: [])  # type: ignore[arg-type]
     process = replace(hub.config.servers["mail"], transport="stdio", command="x")
     owners.check(process, [], "ann", hub.config.settings)
     with pytest.raises(ServerBusy, match=r"limit of 1 users .* `holdfast\.perUser\.processes`"):
@@ -111,7 +111,7 @@ async def test_what_a_user_sees_of_a_server_is_news_for_the_others(hub: Hub) -> 
     slots: Any = [("ann", ann), ("bob", bob), ("denied", denied)]
     ladders: Any = SimpleNamespace(authorize=print)
     catalogs: Any = SimpleNamespace(of=print, publish=print)
-    owners = UserOwners(ladders, catalogs, others=lambda _: slots)
+    owners = user_owners(ladders, catalogs, others=lambda _: slots)
     assert hub.registry.context is not None
     async with anyio.create_task_group() as tasks:
         peer = owners.context(replace(hub.registry.context, tasks=tasks), SlotKey("mail", "user", "ann")).fleet

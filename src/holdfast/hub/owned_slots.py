@@ -56,7 +56,7 @@ from holdfast.hub.publisher import UserCatalogs
 from holdfast.hub.slot import Slot, SlotContext, SlotKey, SlotScope, remedy_for
 from holdfast.wire import PRINCIPAL_HEADER
 
-__all__ = ["ClientOwners", "OwnedSlots", "Owners", "UserHomes", "UserSlots"]
+__all__ = ["CLIENTS", "OwnedSlots", "Owners", "UserHomes", "UserSlots", "user_owners"]
 
 LOGIN_SECONDS = 1.0
 """How often it is looked for logins that another process stored."""
@@ -74,21 +74,18 @@ class _Own:
     uses: int = 0
 
 
-class Owners(Protocol):
+@dataclass(frozen=True)
+class Owners:
     """What the slots of one kind of owner have in common."""
 
-    @property
-    def scope(self) -> SlotScope:
-        """The scope of their keys."""
-
-    def idle(self, settings: Settings) -> float:
-        """How long a slot may be unused, in seconds."""
-
-    def context(self, shared: SlotContext, key: SlotKey) -> SlotContext:
-        """What the slot of an owner is given; ``shared`` is what the shared slots have."""
-
-    def check(self, spec: ServerSpec, principals: list[str], principal: str, settings: Settings) -> None:
-        """Raise ``ServerBusy`` if there may be no more slots; ``principals`` have one each already."""
+    scope: SlotScope
+    """The scope of their keys."""
+    idle: Callable[[Settings], float]
+    """How long a slot may be unused, in seconds."""
+    context: Callable[[SlotContext, SlotKey], SlotContext]
+    """What the slot of an owner is given, made of what the shared slots have."""
+    check: Callable[[ServerSpec, list[str], str, Settings], None]
+    """Raises ``ServerBusy`` if a principal may have no slot more; the list has those that have one each already."""
 
 
 class OwnedHost:
@@ -228,39 +225,33 @@ class OwnedSlots:
             await context.clock.wait(self._changed, min((at for at in due.values() if at > now), default=None))
 
 
-class ClientOwners:
-    """Clients as owners: their slots publish nothing, because the shared slot lists the server."""
+def _client_context(shared: SlotContext, _: SlotKey) -> SlotContext:
+    # What is published is what the shared slot lists, whichever connection a call uses.
+    host = OwnedHost(lambda: shared.host.catalog, lambda _: None)
+    # Without the fleet: what one client's connection saw is no evidence about the server for other replicas.
+    return replace(shared, host=host, one_client=True, fleet=None)
 
-    scope: SlotScope = "client"
 
-    def idle(self, settings: Settings) -> float:
-        """See ``Owners``."""
-        return settings.per_client.idle
+def _check_clients(spec: ServerSpec, principals: list[str], principal: str, settings: Settings) -> None:
+    share, most = settings.quotas.client_connections, settings.per_client.connections
+    if principal and principals.count(principal) >= share:
+        raise ServerBusy(
+            f"the clients of this caller have {share} connections to MCP server '{spec.id}', which is their quota; "
+            "end a client, or raise `holdfast.quotas.clientConnections`",
+            server_id=spec.id,
+            state="connected",
+        )
+    if len(principals) >= most:
+        raise ServerBusy(
+            f"MCP server '{spec.id}' has reached its limit of {most} client connections; "
+            "wait until a client leaves, or raise `holdfast.perClient.connections`",
+            server_id=spec.id,
+            state="connected",
+        )
 
-    def context(self, shared: SlotContext, key: SlotKey) -> SlotContext:
-        """See ``Owners``."""
-        # What is published is what the shared slot lists, whichever connection a call uses.
-        host = OwnedHost(lambda: shared.host.catalog, lambda _: None)
-        # Without the fleet: what one client's connection saw is no evidence about the server for other replicas.
-        return replace(shared, host=host, one_client=True, fleet=None)
 
-    def check(self, spec: ServerSpec, principals: list[str], principal: str, settings: Settings) -> None:
-        """See ``Owners``."""
-        share, most = settings.quotas.client_connections, settings.per_client.connections
-        if principal and principals.count(principal) >= share:
-            raise ServerBusy(
-                f"the clients of this caller have {share} connections to MCP server '{spec.id}', which is their quota; "
-                "end a client, or raise `holdfast.quotas.clientConnections`",
-                server_id=spec.id,
-                state="connected",
-            )
-        if len(principals) >= most:
-            raise ServerBusy(
-                f"MCP server '{spec.id}' has reached its limit of {most} client connections; "
-                "wait until a client leaves, or raise `holdfast.perClient.connections`",
-                server_id=spec.id,
-                state="connected",
-            )
+CLIENTS = Owners("client", lambda settings: settings.per_client.idle, _client_context, _check_clients)
+"""Clients as owners: their slots publish nothing, because the shared slot lists the server."""
 
 
 class UserHomes(Protocol):
@@ -301,7 +292,7 @@ class UserSlots:
             servers=lambda: self.servers,
             is_connected=lambda principal: principal in self.slots.servers_of,
         )
-        self.slots = OwnedSlots(UserOwners(ladders, self.catalogs, others=self.of_server))
+        self.slots = OwnedSlots(user_owners(ladders, self.catalogs, others=self.of_server))
 
     @property
     def servers(self) -> frozenset[str]:
@@ -436,50 +427,35 @@ class UserPlaces:
         return f"<UserPlaces {'of a fleet' if self._homes is not None else 'of one hub'}>"
 
 
-class UserOwners:
-    """Users as ``Owners`` of slots. ``others`` finds the users that have a slot for a server, and their slots."""
+def user_owners(ladders: Ladders, catalogs: UserCatalogs, *, others: Callable[[str], list[tuple[str, Slot]]]) -> Owners:
+    """Users as owners. ``others`` finds the users that have a slot for a server, and their slots."""
 
-    scope: SlotScope = "user"
-
-    def __init__(
-        self, ladders: Ladders, catalogs: UserCatalogs, *, others: Callable[[str], list[tuple[str, Slot]]]
-    ) -> None:
-        self._ladders = ladders
-        self._catalogs = catalogs
-        self._others = others
-
-    def idle(self, settings: Settings) -> float:
-        """See ``Owners``."""
-        return settings.per_user.idle
-
-    def context(self, shared: SlotContext, key: SlotKey) -> SlotContext:
-        """See ``Owners``."""
+    def context(shared: SlotContext, key: SlotKey) -> SlotContext:
         principal = str(key.owner)
         return replace(
             shared,
-            host=OwnedHost(partial(self._catalogs.of, principal), partial(self._catalogs.publish, principal)),
+            host=OwnedHost(partial(catalogs.of, principal), partial(catalogs.publish, principal)),
             one_client=True,
             principal=principal,
-            authorize=partial(self._ladders.authorize, principal),
-            fleet=_UserPeer(self._others, shared, principal),
+            authorize=partial(ladders.authorize, principal),
+            fleet=_UserPeer(others, shared, principal),
         )
 
-    def check(self, spec: ServerSpec, principals: list[str], principal: str, settings: Settings) -> None:
-        """See ``Owners``."""
-        limits = settings.per_user
-        most, setting = limits.connections, "connections"
-        if spec.transport == "stdio":
-            most, setting = limits.processes, "processes"
-        if len(principals) >= most:
-            raise ServerBusy(
-                f"MCP server '{spec.id}' has reached its limit of {most} users at the same time; "
-                f"wait until one is idle, or raise `holdfast.perUser.{setting}`",
-                server_id=spec.id,
-                state="connected",
-            )
+    return Owners("user", lambda settings: settings.per_user.idle, context, _check_users)
 
-    def __repr__(self) -> str:
-        return "<UserOwners>"
+
+def _check_users(spec: ServerSpec, principals: list[str], _: str, settings: Settings) -> None:
+    limits = settings.per_user
+    most, setting = limits.connections, "connections"
+    if spec.transport == "stdio":
+        most, setting = limits.processes, "processes"
+    if len(principals) >= most:
+        raise ServerBusy(
+            f"MCP server '{spec.id}' has reached its limit of {most} users at the same time; "
+            f"wait until one is idle, or raise `holdfast.perUser.{setting}`",
+            server_id=spec.id,
+            state="connected",
+        )
 
 
 class _UserPeer:

@@ -49,7 +49,7 @@ from holdfast.hub.hub_clock import Clock, sleep_until_poll
 from holdfast.hub.journal import ConfigApplied, Journal
 from holdfast.hub.lease import Connector, ServerCache, is_shown
 from holdfast.hub.limits import DialLimit
-from holdfast.hub.owned_slots import ClientOwners, OwnedSlots, UserHomes, UserSlots
+from holdfast.hub.owned_slots import CLIENTS, OwnedSlots, UserHomes, UserSlots
 from holdfast.hub.publisher import ListingSharing, Publisher
 from holdfast.hub.reload import apply_config, start_slot
 from holdfast.hub.slot import EvidenceSharing, Slot, SlotContext
@@ -142,7 +142,7 @@ class SlotRegistry:
             lambda: self.config.settings.access.approvals, fleet.questions if fleet is not None else None
         )
         """The calls that wait for a person."""
-        self.clients = OwnedSlots(ClientOwners())
+        self.clients = OwnedSlots(CLIENTS)
         """The slots that belong to one client each."""
         self.slots: dict[str, Slot] = {}
         """The shared slots, by the names of their servers."""

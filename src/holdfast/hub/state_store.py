@@ -5,13 +5,13 @@ worker thread writes. Several hubs of one configuration may share them, so a hub
 for the switches and approvals of the others. ``Store`` is the SQLite file, ``Pins`` is what the JSON file holds, and
 ``StateWriter`` says when both are written, read and followed.
 
-To know what it changed itself, a store keeps three pictures, because a row has two writers:
+To know what it changed itself, a store keeps two pictures, because a row has two writers:
 
 * ``_known``: the rows as they were last read or written. What equals it needs no write.
-* ``_own``: who was disabled in this hub at its last write. What differs from it was switched here. A hub that has not
-  followed the switch of another one yet differs from the file, and must not undo that switch.
-* ``_written``: the servers of the last write. What is missing in the next one was removed from the configuration here;
-  rows that this hub never had are those of a hub with other servers, and stay.
+* ``_own``: the servers of its last write, and whether each was disabled in this hub. What differs from it was switched
+  here. A hub that has not followed the switch of another one yet differs from the file, and must not undo that switch.
+  What is missing in the next write was removed from the configuration here; rows that this hub never had are those of
+  a hub with other servers, and stay.
 
 What must never happen:
 
@@ -127,9 +127,7 @@ class Store:
         self._known: dict[str, StoredServer] = {}
         """The rows as this hub read or wrote them last."""
         self._own: dict[str, bool] = {}
-        """Whether each server was disabled in this hub at its last write."""
-        self._written: frozenset[str] = frozenset()
-        """The servers of the last write: one that is missing in the next write was removed."""
+        """The servers of the last write, and whether each was disabled in this hub."""
 
     def load(self) -> dict[str, StoredServer]:
         """Everything that is stored; nothing if the file cannot be read. A corrupt file is set aside."""
@@ -161,7 +159,9 @@ class Store:
             with closing(self._open()) as database, database:
                 switched = self._switched(servers)
                 _write(database, self._known, servers, switched)
-                _delete(database, self._written - servers.keys())
+                for server in self._own.keys() - servers.keys():
+                    database.execute("DELETE FROM servers WHERE id = ?", (server,))
+                    database.execute("DELETE FROM names WHERE server = ?", (server,))
             self._known = {
                 server: one
                 if server in switched or server not in self._known
@@ -170,7 +170,6 @@ class Store:
                 for server, one in servers.items()
             }
             self._own = {server: one.disabled for server, one in servers.items()}
-            self._written = frozenset(servers)
         except (sqlite3.Error, OSError, ValueError, _NewerSchema) as exc:
             log.warning("the state file %s could not be written: %s", self.file, exc)
             return False
@@ -319,12 +318,6 @@ def _write(
             database.executemany("INSERT INTO names VALUES (?, ?, ?, ?)", rows)
 
 
-def _delete(database: sqlite3.Connection, servers: Iterable[str]) -> None:
-    for server in servers:
-        database.execute("DELETE FROM servers WHERE id = ?", (server,))
-        database.execute("DELETE FROM names WHERE server = ?", (server,))
-
-
 # Two statements, so that a hub which learned a listing does not undo the switch that another hub wrote.
 _WRITE_LISTING = """
 INSERT INTO servers VALUES (?, ?, ?, ?)
@@ -353,16 +346,17 @@ class PinnedTools:
     """The current version of those that changed."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class PinChanges:
     """The changes of one hub since its last write."""
 
-    known: PinnedTools
-    approved: frozenset[tuple[str, str]] = frozenset()
+    known: PinnedTools = field(default_factory=lambda: PinnedTools({}, {}))
+    """All pins, and the changes of the servers that this hub has listed; filled in when they are taken."""
+    approved: set[tuple[str, str]] = field(default_factory=set)
     """Servers and tools that were approved: only these replace a pinned version."""
-    dropped: frozenset[tuple[str, str]] = frozenset()
+    dropped: set[tuple[str, str]] = field(default_factory=set)
     """Servers and tools that are dropped."""
-    gone: frozenset[str] = frozenset()
+    gone: set[str] = field(default_factory=set)
     """Servers that are no longer configured."""
 
 
@@ -399,9 +393,8 @@ class Pins:
         """Whether changes wait to be written."""
         self._touched: set[str] = set()
         """Servers whose changes are known better here than in the file."""
-        self._approved: set[tuple[str, str]] = set()
-        self._dropped: set[tuple[str, str]] = set()
-        self._gone: set[str] = set()
+        self._changes = PinChanges()
+        """What is not written yet."""
 
     def __repr__(self) -> str:
         waiting = sum(map(len, self.changed.values()))
@@ -420,9 +413,9 @@ class Pins:
         """Pin a text: the first version that was seen, or one that was approved and replaces another."""
         self.seen.setdefault(server, {})[key] = text
         self.unsaved = True
-        self._dropped.discard((server, key))
+        self._changes.dropped.discard((server, key))
         if approved:
-            self._approved.add((server, key))
+            self._changes.approved.add((server, key))
 
     def note_changes(self, server: str, changed: ToolTexts) -> None:
         """Use the result of a comparison with the server's latest listing."""
@@ -434,7 +427,7 @@ class Pins:
         """Drop some pins of a server."""
         for key in keys:
             del self.seen[server][key]
-            self._dropped.add((server, key))
+            self._changes.dropped.add((server, key))
             self.unsaved = True
 
     def forget(self, server: str) -> None:
@@ -444,8 +437,8 @@ class Pins:
         if self.is_lock:
             return
         self.unsaved |= self.seen.pop(server, None) is not None
-        self._gone.add(server)
-        self._approved = {one for one in self._approved if one[0] != server}
+        self._changes.gone.add(server)
+        self._changes.approved = {one for one in self._changes.approved if one[0] != server}
 
     def read(self) -> PinnedTools | None:
         """The content of the file; None if it cannot be read now. For a worker thread: a large file takes a while."""
@@ -463,27 +456,22 @@ class Pins:
         if known is None:
             return
         for server, texts in known.seen.items():
-            if server not in self._gone:
+            if server not in self._changes.gone:
                 ours = self.seen.get(server, {})
                 # What was approved here since the last write is newer than the file.
-                approved = {key: text for key, text in ours.items() if (server, key) in self._approved}
+                approved = {key: text for key, text in ours.items() if (server, key) in self._changes.approved}
                 self.seen[server] = {**ours, **texts, **approved}
         self.changed |= {server: dict(texts) for server, texts in known.changed.items() if server not in self._touched}
 
     def to_save(self) -> PinChanges:
         """Take the changes that must be written; from now on they count as written."""
-        touched = {*self._touched, *(server for server, _ in self._approved)}
-        known = PinnedTools(
+        changes, self._changes, self.unsaved = self._changes, PinChanges(), False
+        touched = {*self._touched, *(server for server, _ in changes.approved)}
+        # Copies: a thread writes them, and this hub goes on meanwhile.
+        changes.known = PinnedTools(
             {server: dict(texts) for server, texts in self.seen.items()},
             {server: dict(texts) for server, texts in self.changed.items() if server in touched},
         )
-        changes = PinChanges(
-            known=known,
-            approved=frozenset(self._approved),
-            dropped=frozenset(self._dropped),
-            gone=frozenset(self._gone),
-        )
-        self._approved, self._dropped, self._gone, self.unsaved = set(), set(), set(), False
         return changes
 
     def save(self, changes: PinChanges) -> bool:
@@ -492,10 +480,12 @@ class Pins:
 
     def not_saved(self, changes: PinChanges) -> None:
         """The changes were not written: write them the next time."""
-        self._approved |= changes.approved
-        self._dropped |= changes.dropped
-        self._gone |= changes.gone
-        self.unsaved = True
+        new, self.unsaved = self._changes, True
+        self._changes = PinChanges(
+            approved=changes.approved | new.approved,
+            dropped=changes.dropped | new.dropped,
+            gone=changes.gone | new.gone,
+        )
 
 
 def read_pins(file: Path) -> PinnedTools:
@@ -585,8 +575,6 @@ class StateWriter:
         self._store = store
         self._pins = pins
         self._snapshot = snapshot
-        self._last: HubState | None = None
-        """The state of a hub that closes: its slots no longer tell who is disabled."""
         self._dirty = anyio.Event()
         self._hurry = anyio.Event()
         self._writing = anyio.Lock()
@@ -658,7 +646,7 @@ class StateWriter:
 
     async def close(self, last: HubState) -> None:
         """Write for the last time."""
-        self._last = last
+        self._snapshot = lambda: last  # the slots of a hub that closes no longer tell who is disabled
         await self._write()
 
     async def _write(self) -> bool:
@@ -667,19 +655,15 @@ class StateWriter:
         if store is None:
             return True
         async with self._writing:
-            state = self._last or self._snapshot()
+            state = self._snapshot()
             # In a thread, also what is stored is made: a large fleet takes longer than a step of the event loop may.
             written = await anyio.to_thread.run_sync(lambda: store.save(_stored(*state)))
             if self._pins.unsaved:
-                written = await self._write_approvals() and written
+                changes = self._pins.to_save()
+                if not await anyio.to_thread.run_sync(self._pins.save, changes):
+                    self._pins.not_saved(changes)
+                    return False
             return written
-
-    async def _write_approvals(self) -> bool:
-        changes = self._pins.to_save()
-        saved = await anyio.to_thread.run_sync(self._pins.save, changes)
-        if not saved:
-            self._pins.not_saved(changes)
-        return saved
 
 
 def arranged(catalog: Catalog, config: Config) -> Catalog:
