@@ -275,3 +275,27 @@ def test_a_probe_on_a_connection_that_stands_uses_the_right_up_however_it_ends(o
     probe = slot.permit()
     assert probe.probe
     assert any(isinstance(effect, ReleaseProbe) for effect in slot.settle(probe, outcome, "reset"))
+
+
+def test_the_right_is_free_when_a_watched_address_is_next_looked_at() -> None:
+    slot = started(LifecyclePolicy(claims=True, jitter=0.0, watchable=True))
+    slot.fail(unreachable=True)
+    slot.send(ClaimGranted(until=math.inf))
+    slot.advance(SHARING.backoff[0])
+    effects = slot.fail(unreachable=True)
+    assert [one.delay for one in effects if isinstance(one, ReleaseProbe)] == [SHARING.check_every]
+    assert asked_for(effects) == [slot.now + SHARING.backoff[1]], "a check needs no right"
+    (failed,) = told(effects)
+    assert isinstance(failed, PeerTripped)
+    assert failed.retry_in == SHARING.backoff[1], "the others make their own checks, and none of their own tries"
+
+
+def test_a_replica_that_waits_for_the_right_waits_no_more_when_a_peer_spent_the_budget() -> None:
+    slot = started(SHARING)
+    slot.fail()
+    slot.advance(SHARING.backoff[0])
+    slot.send(PeerTripped(reason="gone", retry_in=20.0, parked=True))
+    slot.send(ClaimGranted(until=math.inf))
+    assert len(slot.dials) == 1, "its next try is the one of a parked server"
+    retry_in = slot.machine.health(slot.now).retry_in
+    assert retry_in == SHARING.transient_probe

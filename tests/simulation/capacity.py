@@ -9,7 +9,7 @@ from holdfast.core import FleetExchange, FleetMember, FleetReply, SharedStore, S
 from tests.simulation.replica import Replica, SimConfig
 from tests.simulation.world import SimServer, World
 
-__all__ = ["Capacity", "dials_of_a_dead_server", "fleet_of", "measure", "most_in_step"]
+__all__ = ["Capacity", "dials_of_a_dead_server", "fleet_of", "measure", "most_in_step", "seconds_until_back"]
 
 _BY_COMMAND = frozenset({"start", "manual", "enable", "login", "config", "first_use"})
 
@@ -42,6 +42,29 @@ def dials_of_a_dead_server(
     world = fleet_of(replicas, ("dead",), mode, replica_type, apart=0.3)
     world.run(seconds, lambda: None)
     return len(world.servers["dead"].dials) - replicas
+
+
+def seconds_until_back(
+    replicas: int, down: float, server: str = "portw", replica_type: type[Replica] = Replica
+) -> float:
+    """How long after a server listens again it is back at every replica; it was up first, then refused for a while."""
+    world = fleet_of(replicas, (server,), "up", replica_type, apart=0.3)
+    world.run(10.0, lambda: None)
+    peer = world.servers[server]
+    peer.mode, peer.incarnation = "refuses", peer.incarnation + 1
+    for replica in world.replicas.values():
+        replica.server_restarted(server)
+    world.run(10.0 + down, lambda: None)
+    peer.mode = "up"
+    return _until_connected(world)
+
+
+def _until_connected(world: World) -> float:
+    """How long it takes until every replica is connected to every server."""
+    begun = world.now
+    while not all(slot.machine.state is State.CONNECTED for r in world.replicas.values() for slot in r.slots.values()):
+        world.run(world.now + 0.05, lambda: None)
+    return world.now - begun
 
 
 def most_in_step(replicas: int, member: type[FleetMember] = FleetMember) -> int:
@@ -97,9 +120,7 @@ def measure(replicas: int, servers: int, *, simulated: int = 20) -> Capacity:
     per_second = (world.store.exchanges - exchanges) / 120.0
     for server in world.servers.values():
         server.mode = "up"
-    begun = world.now
-    while not all(slot.machine.state is State.CONNECTED for r in world.replicas.values() for slot in r.slots.values()):
-        world.run(world.now + 0.25, lambda: None)
+    recovery = _until_connected(world)
     scale = servers / len(names)
     return Capacity(
         replicas=replicas,
@@ -110,5 +131,5 @@ def measure(replicas: int, servers: int, *, simulated: int = 20) -> Capacity:
         exchanges_a_second=per_second,
         records_a_second=records * scale / 120.0,
         claims_a_second=claims * scale / 120.0,
-        recovery_seconds=world.now - begun,
+        recovery_seconds=recovery,
     )

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core import FleetMember, Machine
 from tests.simulation import mutants
-from tests.simulation.capacity import dials_of_a_dead_server, measure, most_in_step
+from tests.simulation.capacity import dials_of_a_dead_server, measure, most_in_step, seconds_until_back
 from tests.simulation.replica import Replica
 from tests.simulation.run import Action, Failure, Plan, make_client_plan, make_plan, play, search, shrunk
 from tests.simulation.world import Broken
@@ -86,6 +86,13 @@ def test_a_dead_server_sees_as_many_dials_from_many_replicas_as_from_one(mode: s
     one = dials_of_a_dead_server(1, mode)
     for replicas in (3, 6, 20) if mode == "not_ready" else (3, 6):
         assert 0.8 * one <= dials_of_a_dead_server(replicas, mode) <= 1.2 * one
+
+
+@pytest.mark.requirement("FLEET-4", "LIFE-22")
+@pytest.mark.parametrize("replicas", [1, 3, 6])
+@pytest.mark.parametrize("down", [3.0, 7.0, 20.0, 55.0])
+def test_a_server_that_listens_again_is_back_at_every_replica_within_a_second(replicas: int, down: float) -> None:
+    assert seconds_until_back(replicas, down) <= 1.0
 
 
 def test_replicas_without_the_right_to_probe_are_caught() -> None:

@@ -343,7 +343,7 @@ class Machine:
         if before is not None and before != self.connection:
             self.breaker.detached(before)
             self._mirrored = None
-        return effects + _shared(self.life, self.breaker, event, now)
+        return effects + _shared(self.life, event, now)
 
     def _changed(self, change: BreakerEvent | None) -> list[Effect]:
         """What follows from a change of the breaker, if there is one."""
@@ -400,8 +400,14 @@ def _retry_in(machine: Machine, now: float) -> float | None:
         return 0.0
     if machine.life.waiting is not None:
         return machine.breaker.policy.probe_wait  # the right to probe comes, or the result of the peer that has it
-    plans = [machine.life.timers.get(kind) for kind in (RetryDue, SelfProbeDue, AddressCheckDue)]
-    return min((max(0.0, at - now) for at in plans if at is not None), default=None)
+    at = _next_look(machine.life)
+    return max(0.0, at - now) if at is not None else None
+
+
+def _next_look(life: Lifecycle) -> float | None:
+    """When the hub itself looks at a server that failed: by a try, or by a check of its address."""
+    plans = [life.timers.get(kind) for kind in (RetryDue, SelfProbeDue, AddressCheckDue)]
+    return min((at for at in plans if at is not None), default=None)
 
 
 def _learn(machine: Machine, event: Event, now: float) -> BreakerEvent | None:
@@ -541,7 +547,7 @@ def _claims(life: Lifecycle, breaker: Breaker, now: float) -> list[Effect]:
     effects: list[Effect] = []
     if life.claim_until is not None and _is_done(life, breaker):
         life.claim_until, life.claim_used = None, False
-        effects.append(ReleaseProbe(_next_try(life, breaker, now)))
+        effects.append(ReleaseProbe(_free_in(life, breaker, now)))
     return [*effects, *life.ask()]
 
 
@@ -552,14 +558,17 @@ def _is_done(life: Lifecycle, breaker: Breaker) -> bool:
     return well or life.state in _CLAIMS_NOTHING
 
 
-def _next_try(life: Lifecycle, breaker: Breaker, now: float) -> float:
-    """Seconds until a replica should try again; 0 if the server can be used."""
+def _free_in(life: Lifecycle, breaker: Breaker, now: float) -> float:
+    """Seconds until a replica may have the right to probe again; 0 if the server can be used.
+
+    A check that sees a watched address listen is followed by a try at once, so the right is free by then.
+    """
     if life.lease is not None:
         return breaker.retry_in(now)
-    return max(0.0, min(life.planned_tries(), default=now) - now)
+    return max(0.0, (_next_look(life) or now) - now)
 
 
-def _shared(life: Lifecycle, breaker: Breaker, event: Event, now: float) -> list[Effect]:
+def _shared(life: Lifecycle, event: Event, now: float) -> list[Effect]:
     """What the other replicas learn from an event of this one."""
     if not life.policy.claims:
         return []
@@ -571,7 +580,7 @@ def _shared(life: Lifecycle, breaker: Breaker, event: Event, now: float) -> list
         status=event.status,
         reason=event.reason,
         attempts=life.attempts,
-        retry_in=_next_try(life, breaker, now),
+        retry_in=max(0.0, min(life.planned_tries(), default=now) - now),
         parked=life.state is State.PERMANENTLY_FAILED,
         unreachable=event.unreachable,
         answers=event.answers,

@@ -630,7 +630,8 @@ def _dial_failed(life: LifecycleState, dial: Dialing, event: DialFailed, step: S
 def _park(life: LifecycleState, event: Event, step: Step) -> None:
     life.charge()  # before the dial or the connection is gone: its cause decides whether the budget pays
     if life.dial is None and life.lease is None:
-        life.attempts = len(life.policy.backoff)  # a peer spent the budget
+        life.attempts = len(life.policy.backoff)  # a peer spent the budget, by the try that was due here
+        life.waiting = None
     life.dial = None
     life.detach(step)
     life.refuses_until = step.now + life.policy.parked
