@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -18,7 +20,8 @@ from starlette.routing import Route
 from holdfast.access.quotas import Quotas
 from holdfast.front import app, listener, requests
 from holdfast.front.app import AppRequests
-from holdfast.front.requests import BodyBudget, Reply, Request
+from holdfast.front.request_parser import RequestParser
+from holdfast.front.requests import BodyBudget, NoRoom, Reply, Request
 from holdfast.front.streams import Backlog
 from tests.front.loop_steps import LONGEST_STEP, measured_loop
 from tests.harness.waiting import all_blocked, came_true
@@ -508,6 +511,245 @@ async def test_a_hub_waits_for_its_connections_and_for_their_tasks_in_any_order(
         await all_blocked()
     async with asyncio.timeout(10):
         await waits
+
+
+# What ends early, is too large, or fails.
+
+
+@pytest.mark.requirement("SEC-11")
+@pytest.mark.parametrize("came_whole", [True, False])
+async def test_a_body_in_chunks_is_refused_over_its_limit_and_its_connection_goes_on(came_whole: bool) -> None:
+    async def short(request: Request, reply: Reply) -> None:
+        while came_whole and not request.complete:
+            await request._source.wait(10)
+        reply.plain(200, await request.body(5))
+
+    async with connected(short) as (reader, writer):
+        for size, status in ((6, b"413"), (5, b"200")):
+            writer.write(b"POST /mcp HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+            writer.write(b"%d\r\n%b\r\n" % (size, b"123456"[:size]))
+            if came_whole or status == b"200":
+                writer.write(b"0\r\n\r\n")
+            head, _ = await read_answer(reader)
+            assert head.split()[1] == status
+            if not came_whole and status == b"413":
+                writer.write(b"0\r\n\r\n")
+
+
+@pytest.mark.requirement("SEC-11")
+@pytest.mark.parametrize(("of_principal", "status", "said"), [(True, b"429", b"bodyBytes"), (False, b"503", b"memory")])
+async def test_a_body_that_has_no_room_is_refused_with_the_time_to_wait(
+    of_principal: bool, status: bytes, said: bytes
+) -> None:
+    def hold(_request: Request, _size: int) -> None:
+        raise NoRoom(of_principal=of_principal)
+
+    async def serve(request: Request, reply: Reply) -> None:
+        await request.body(100, room=cast("BodyBudget", SimpleNamespace(hold=hold)))
+
+    async with connected(serve) as (reader, writer):
+        writer.write(post(b"one"))
+        head, body = await read_answer(reader)
+    assert (head.split()[1], b"\r\nretry-after: 1\r\n" in head, said in body) == (status, True, True)
+    assert b"application/json" in head
+
+
+@pytest.mark.requirement("SEC-11")
+async def test_a_body_that_waits_is_refused_where_all_of_them_hold_too_much() -> None:
+    left = asyncio.Event()
+
+    async def never_reads(request: Request, _: Reply) -> None:
+        with request.ending_with_client(left.set):
+            await left.wait()
+
+    endpoint = Endpoint(never_reads)
+    endpoint.bodies = BodyBudget(Quotas(), unknown=10_000)
+    async with connected(endpoint) as (reader, writer):
+        writer.write(post(b"x" * 20_000))
+        assert (await reader.read()).split()[1] == b"503"
+
+
+@pytest.mark.requirement("SEC-11")
+@pytest.mark.parametrize(("size", "goes_on"), [(200_000, True), (600_000, False)])
+async def test_so_much_of_a_body_that_is_not_wanted_is_passed_over(
+    size: int, goes_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "PASSED_OVER_BYTES", 200_000)
+
+    async def refuse(_: Request, reply: Reply) -> None:
+        if not reply.done:
+            reply.plain(401, b"{}")
+
+    async with connected(refuse) as (reader, writer):
+        writer.write(post(b"x" * size))
+        head, _ = await read_answer(reader)
+        assert (head.split()[1], b"connection: close" in head) == (b"401", False), "the answer was before"
+        writer.write(post(b""))
+        try:
+            rest = await reader.read(20)
+        except ConnectionResetError:  # what was not read any more met a closed connection
+            rest = b""
+        assert bool(rest) is goes_on
+
+
+async def test_a_client_that_reads_no_answer_gets_no_further_one_made() -> None:
+    large, served = b"x" * (16 << 20), 0
+
+    async def serve(request: Request, reply: Reply) -> None:
+        nonlocal served
+        served += 1
+        await request.body(10)
+        reply.plain(200, large)
+
+    async with connected(serve) as (reader, writer):
+        writer.write(post(b"1") + post(b"2"))
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.endswith(b"content-length: %d\r\n\r\n" % len(large))
+        await all_blocked()
+        assert served == 1
+        assert await reader.readexactly(len(large)) == large
+        assert (await read_answer(reader))[1] == large
+    assert served == 2
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_request_that_fails_in_the_hub_ends_its_connection_and_is_told_in_the_log(
+    begun: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(request: Request, reply: Reply) -> None:
+        await request.body(10)
+        if begun:
+            reply.event(b"1")
+        raise RuntimeError("broken")
+
+    async with connected(fail) as (reader, writer):
+        writer.write(post(b"1") + post(b"2"))
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    assert head.split()[1] == (b"200" if begun else b"500")
+    assert body.count(b"HTTP/1.1") == 0, "no further request is served"
+    assert not body.endswith(b"0\r\n\r\n"), "a stream that broke off is not complete"
+    assert "a request failed in the hub itself" in caplog.text
+
+
+async def test_a_fault_while_bytes_are_read_ends_their_connection_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: RequestParser, _data: bytes) -> None:
+        raise RuntimeError("cannot read")
+
+    async with connected() as (reader, writer):
+        with monkeypatch.context() as patch:
+            patch.setattr(RequestParser, "receive", fail)
+            writer.write(post(b"1"))
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+    assert "a connection failed in the hub itself: RuntimeError: cannot read" in caplog.text
+
+
+# HTTP/1.0, and the date.
+
+
+async def test_a_client_of_http_1_0_reads_pieces_until_the_end_of_its_connection() -> None:
+    async def serve(request: Request, reply: Reply) -> None:
+        await request.body(100)
+        reply.streams = True
+        reply.event(b"1")
+        reply.result(b"2")
+
+    async with connected(serve) as (reader, writer):
+        writer.write(b"POST /mcp HTTP/1.0\r\nconnection: keep-alive\r\n\r\n")
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    assert (b"transfer-encoding" in head, b"connection: close" in head) == (False, True)
+    assert body == requests.event(b"1") + requests.event(b"2")
+
+
+async def test_a_client_of_http_1_0_keeps_its_connection_only_where_it_asks() -> None:
+    async with connected() as (reader, writer):
+        for asks, said in ((b"connection: keep-alive\r\n", b"keep-alive"), (b"", b"close")):
+            writer.write(b"POST /mcp HTTP/1.0\r\nexpect: 100-continue\r\ncontent-length: 1\r\n%b\r\n1" % asks)
+            head, body = await read_answer(reader)
+            assert (head.split()[1], body) == (b"200", b"1"), "it knows no 100"
+            assert head.count(b"\r\nconnection: ") == 1
+            assert b"\r\nconnection: %b\r\n" % said in head
+        assert await reader.read() == b""
+
+
+async def test_each_answer_has_the_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(time=lambda: 784_111_777.9, monotonic=time.monotonic)
+    monkeypatch.setattr(requests, "time", clock)
+    async with connected() as (reader, writer):
+        for _ in range(2):
+            writer.write(post(b"1"))
+            assert b"\r\ndate: Sun, 06 Nov 1994 08:49:37 GMT\r\n" in (await read_answer(reader))[0]
+        clock.time = lambda: 784_111_778.0
+        writer.write(post(b"1"))
+        assert b" 08:49:38 GMT\r\n" in (await read_answer(reader))[0]
+
+
+# The application behind.
+
+
+async def test_an_application_sees_the_request_and_that_its_client_left() -> None:
+    seen: list[Any] = []
+
+    async def waiting(scope: Any, receive: Any, _: Any) -> None:
+        seen.append(scope)
+        seen.append(await receive())
+        seen.append(await receive())
+
+    async with connected(AppRequests(waiting).serve) as (_, writer):
+        writer.write(post(b"body").replace(b"/mcp ", b"/m%63p?a=1%20b ").replace(b"host: x", b"host: x\r\nA: 1"))
+        await came_true(lambda: len(seen) == 2)
+        writer.close()
+        await came_true(lambda: len(seen) == 3)
+        name = writer.get_extra_info("sockname")
+    scope, *told = seen
+    assert told == [
+        {"type": "http.request", "body": b"body", "more_body": False},
+        {"type": "http.disconnect"},
+    ]
+    said = {key: scope[key] for key in ("type", "http_version", "method", "scheme", "path", "raw_path", "query_string")}
+    assert said == {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": "/mcp",
+        "raw_path": b"/m%63p",
+        "query_string": b"a=1%20b",
+    }
+    assert (scope["client"], scope["server"][0]) == (name, "127.0.0.1")
+    assert scope["headers"] == [(b"host", b"x"), (b"a", b"1"), (b"content-length", b"4")]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_an_application_that_fails_is_answered_for_and_an_answer_that_broke_off_ends_the_connection(
+    begun: bool,
+) -> None:
+    async def failing(_scope: Any, _receive: Any, send: Any) -> None:
+        if begun:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"half", "more_body": True})
+        raise RuntimeError
+
+    async with connected(AppRequests(failing).serve) as (reader, writer):
+        writer.write(post(b"1") + post(b"2"))
+        if begun:
+            answered = await reader.read()
+            assert (answered.count(b"HTTP/1.1 "), answered.endswith(b"\r\n\r\n4\r\nhalf\r\n")) == (1, True)
+        else:
+            for _ in range(2):
+                head, body = await read_answer(reader)
+                assert (head.split()[1], body) == (b"500", b"Internal Server Error")
+
+
+async def test_an_application_that_says_nothing_ends_its_connection() -> None:
+    async def silent(_scope: Any, _receive: Any, _send: Any) -> None:
+        return
+
+    async with connected(AppRequests(silent).serve) as (reader, writer):
+        writer.write(post(b"1"))
+        assert await reader.read() == b""
 
 
 # The one timer of a connection.
