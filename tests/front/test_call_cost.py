@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.requirement("PERF-4")]
 
 CALLS, FEW_CALLS = 20, 5
 MANY = 500
-MOST_STEPS = 230
+MOST_STEPS = 195
 """How many functions of the hub one call may enter, where the server answers with an event stream in pieces."""
 
 MOST_STEPS_OF_A_REPLICA = 2
@@ -44,6 +44,8 @@ MOST_STEPS_OF_A_REPLICA = 2
 Settled: TypeAlias = Callable[[], Awaitable[None]]
 
 _ROOTS = ("HttpConnection._run", "HttpConnection.data_received", "PooledConnection.data_received")
+_FOR_EACH_PIECE = ("PooledConnection.data_received", "AnswerParser.receive", "ChunkReader.take")
+"""In how many pieces the bytes of an answer come is up to the system."""
 _OURS = str(Path(holdfast.__file__).parent)
 
 
@@ -250,4 +252,6 @@ async def test_a_call_takes_hardly_more_steps_in_a_replica_of_a_fleet(monkeypatc
         shared = await _cost_of(session, _settled(replica.served.hub), FEW_CALLS, monkeypatch)
     assert shared.tasks == []
     more = shared.cheapest - alone.cheapest
+    for name in _FOR_EACH_PIECE:
+        del more[name]
     assert more.total() <= MOST_STEPS_OF_A_REPLICA, more

@@ -67,15 +67,15 @@ def ours(pieces: list[bytes]) -> Read | None:
             for event in parser.receive(piece):
                 if isinstance(event, AnswerHead):
                     status = event.status
-                else:
+                elif isinstance(event, bytes):
                     body += event
-                if parser.head is None:
+                elif isinstance(event, NotHttp):
+                    return REFUSED
+                else:
                     return Read(status, body, complete=True)
         complete = parser.close()
     except Disconnected:
         complete = False
-    except NotHttp:
-        return REFUSED
     return Read(status, body, complete=complete)
 
 

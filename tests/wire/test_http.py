@@ -560,13 +560,13 @@ async def test_progress_that_came_on_another_stream_is_told_before_the_result(
 
     async with dispatcher("http://127.0.0.1:9/mcp") as wire:
 
-        async def send(method: str, url: object, headers: object, body: bytes, *, again: bool) -> Response:
+        async def send(method: str, url: object, headers: object, body: bytes, **_: bool) -> Response:
             number = json.loads(body)["id"]
             params = {"progressToken": number, "progress": 0.5}
             notice = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
             await wire.rpc.take(json.dumps(notice).encode())
             head = AnswerHead(200, {"content-type": kind}, keep_alive=True, length=None, chunked=True)
-            response = Response.begin(None, head)
+            response = Response(None, head, head.status, head.headers, "")
             response.feed((form % json.dumps(answer(number))).encode())
             response.end()
             return response

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.wire.http.answer_parser import EXTENSION_BYTES, BadChunk, ChunkReader, NotHttp
+from holdfast.wire.http.answer_parser import EXTENSION_BYTES, BadChunk, ChunkReader, Disconnected, NotHttp
 from holdfast.wire.http.connection import PooledConnection
 from holdfast.wire.http.pool import HttpOrigin, Pool
 
@@ -178,6 +178,32 @@ async def test_what_follows_an_answer_belongs_to_no_other_request() -> None:
     found = await _read([sent])
     assert found == await _read([sent[:20], sent[20:]])
     assert found == (200, {"content-type": "application/json", "content-length": "8"}, b'{"a": 1}', True, True)
+
+
+HEAD = b"HTTP/1.1 %d So\r\ncontent-length: 2\r\n\r\n"
+
+
+@pytest.mark.parametrize(("status", "told"), [(200, False), (202, True), (403, True), (500, True)])
+async def test_the_head_of_a_success_waits_for_its_body_where_that_is_wanted(status: int, told: bool) -> None:
+    connection = PooledConnection(Owner())
+    connection.connection_made(Wire())
+    answer = connection.begin(b"POST / HTTP/1.1\r\n\r\n", b"", with_body=True)
+    connection.data_received(HEAD % status)
+    assert answer.done() is told
+    connection.data_received(b"o")
+    assert (await answer).status == status
+    connection.data_received(b"k")
+    assert await answer.result().read(10) == b"ok"
+
+
+async def test_a_success_whose_body_never_comes_is_given_with_the_reason() -> None:
+    connection = PooledConnection(Owner())
+    connection.connection_made(Wire())
+    answer = connection.begin(b"POST / HTTP/1.1\r\n\r\n", b"", with_body=True)
+    connection.data_received(HEAD % 200)
+    connection.connection_lost(None)
+    with pytest.raises(Disconnected):
+        await (await answer).read(10)
 
 
 def _is_complete(chunks: bytes, cut: int) -> bool:

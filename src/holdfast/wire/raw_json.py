@@ -49,6 +49,7 @@ __all__ = [
     "RawObject",
     "dump_object",
     "dumps",
+    "field_pieces",
     "fields",
     "have_lone_surrogate",
     "is_text",
@@ -61,6 +62,7 @@ __all__ = [
     "loads",
     "long_text",
     "may_begin",
+    "objects",
     "one_line",
     "read_bytes",
     "split",
@@ -76,6 +78,7 @@ _BOM = b"\xef\xbb\xbf"
 
 _OBJECT = msgspec.json.Decoder(dict[str, Raw])
 _ARRAY = msgspec.json.Decoder(list[Raw])
+_OBJECTS = msgspec.json.Decoder(list[dict[str, Raw]])
 _STRING = msgspec.json.Decoder(str)
 _ANY = msgspec.json.Decoder(Raw)
 _VALUE = msgspec.json.Decoder()
@@ -187,7 +190,7 @@ class RawObject:
 
     def pieces(self) -> list[Bytes]:
         """As it goes over the wire, in pieces: a large one is copied once, when it is joined with what is around it."""
-        return [self.raw] if self.raw is not None else _pieces(self.members)
+        return [self.raw] if self.raw is not None else field_pieces(self.members)
 
     @property
     def size(self) -> int:
@@ -220,7 +223,7 @@ async def split_answer(message: bytes | bytearray) -> tuple[Fields, RawObject | 
     else:
         members = fields(read_bytes(message))  # type: ignore[arg-type]  # see _readable
     raw = bytes(members.get("result", b""))  # it is searched twice, and a view would be copied for each search
-    if not is_object(raw):
+    if not raw.startswith(b"{"):
         return members, None
     try:
         # What is large here has half of a surrogate pair, and is bounded for that.
@@ -448,10 +451,11 @@ def items(data: Bytes) -> list[Bytes]:
 
 def join_fields(members: Mapping[str, Bytes]) -> bytes:
     """A JSON object of these members."""
-    return b"".join(_pieces(members))
+    return b"".join(field_pieces(members))
 
 
-def _pieces(members: Mapping[str, Bytes]) -> list[Bytes]:
+def field_pieces(members: Mapping[str, Bytes]) -> list[Bytes]:
+    """A JSON object of these members, in pieces that are joined with what is around it: one copy of what is large."""
     lead = b"{"
     pieces: list[Bytes] = []
     for key, value in members.items():
@@ -459,6 +463,16 @@ def _pieces(members: Mapping[str, Bytes]) -> list[Bytes]:
         lead = b","
     pieces.append(b"}" if members else b"{}")
     return pieces
+
+
+def objects(data: Bytes) -> list[Fields]:
+    """The members of each object in a JSON array of objects, which is small."""
+    try:
+        return _OBJECTS.decode(data)  # type: ignore[return-value]  # as above
+    except msgspec.ValidationError:
+        raise BadJson("it is not a JSON array of objects") from None
+    except _UNREADABLE:
+        return [fields(one) for one in items(data)]
 
 
 def join_items(values: list[Bytes]) -> bytes:

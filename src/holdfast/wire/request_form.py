@@ -101,6 +101,7 @@ from holdfast.wire.raw_json import (
     load_object,
     loads,
     may_begin,
+    objects,
     text_of,
 )
 
@@ -448,29 +449,26 @@ def check_result(method: str, result: RawObject, version: str) -> None:
     """Raise ``BadJson`` or ``ValidationError`` for a result that no client can read; a large one passes unread."""
     if method == "tools/call":
         content = result.get("content")
-        if content is not None and not is_array(content):
-            raise BadJson("content: it is not a list")
         if content is None and not any(key in result.members for key in _IN_PLACE_OF_CONTENT):
             raise BadJson("content: it is missing")
-        if content is not None and len(content) <= CHECKED_BYTES:
-            _check_blocks(content)
-        return
-    if result.size > CHECKED_BYTES:
-        return
-    with suppress(KeyError):
-        validate_server_result(method, version or LATEST_HANDSHAKE_VERSION, result.value())
-
-
-def _check_blocks(content: Bytes) -> None:
-    """Refuse a block that no client can read: one that is malformed costs some clients their whole session."""
-    for place, raw in enumerate(items(content)):
-        block = fields(raw) if is_object(raw) else {}
-        kind = block.get("type")
-        wanted = _WRITTEN_BLOCKS.get(bytes(kind)) if kind is not None else None
-        if wanted is None and kind is not None:
-            wanted = _BLOCKS.get(text_of(kind) or "")
-        if wanted is None or not wanted <= block.keys():
-            raise BadJson(f"content.{place}: it is no block that the protocol knows")
+        if content is None or (len(content) > CHECKED_BYTES and is_array(content)):
+            return
+        try:
+            blocks = objects(content)
+        except BadJson as exc:
+            raise BadJson(f"content: {exc}") from None
+        # One malformed block costs some clients their whole session.
+        for place, block in enumerate(blocks):
+            kind = block.get("type")
+            # Almost every server writes a name of the protocol without escapes.
+            wanted = _WRITTEN_BLOCKS.get(bytes(kind)) if kind is not None else None
+            if wanted is None:
+                wanted = _BLOCKS.get(text_of(kind) or "")
+            if wanted is None or not wanted <= block.keys():
+                raise BadJson(f"content.{place}: it is no block that the protocol knows")
+    elif result.size <= CHECKED_BYTES:
+        with suppress(KeyError):  # a method that the protocol does not know
+            validate_server_result(method, version or LATEST_HANDSHAKE_VERSION, result.value())
 
 
 def first_error(exc: ValidationError) -> str:

@@ -64,6 +64,7 @@ from holdfast.wire.raw_json import (
     NotAnObject,
     RawObject,
     dumps,
+    field_pieces,
     fields,
     is_object,
     is_word,
@@ -156,9 +157,8 @@ def call_message(request_id: int, method: str, params: Fields, *, progress: bool
         if "_meta" in params:
             meta = join_fields({**fields(params["_meta"]), "progressToken": raw_id})
         params = {**params, "_meta": meta}
-    if not params:
-        return b'{"jsonrpc":"2.0","id":%b,"method":%b}' % (raw_id, dumps(method))
-    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (raw_id, dumps(method), join_fields(params))
+    lead = b'{"jsonrpc":"2.0","id":%b,"method":%b' % (raw_id, dumps(method))
+    return b"".join([lead, b',"params":', *field_pieces(params), b"}"]) if params else lead + b"}"
 
 
 def _answer_in(members: Fields, result: RawObject | BadJson | None) -> RawObject | Exception:

@@ -1,9 +1,11 @@
 """The answers in the bytes of one connection to a server: HTTP/1.1 without a socket. Bytes in, events out.
 
-An answer is one ``AnswerHead``, then pieces of its body (``bytes``). It is complete when ``head`` is None after one of
-these:
+An answer is one ``AnswerHead``, then pieces of its body (``bytes``), then ``END``:
 
-    idle --expect()--> head --AnswerHead--> body --the last piece--> idle
+    idle --expect()--> head --AnswerHead--> body --END--> idle
+
+Bytes that are no answer are an event too (``NotHttp``), and the last one: what came before them in the same bytes
+stands, however they were cut on their way.
 
 Where the body ends is decided here, by the first rule that fits: at once for 204 and 304; after the last chunk; after
 the length that the head states; with the connection. An interim answer (1xx) is passed over.
@@ -25,12 +27,13 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, MutableSequence
+from collections.abc import Iterable, Mapping, MutableSequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
 __all__ = [
+    "END",
     "AnswerEvent",
     "AnswerHead",
     "AnswerParser",
@@ -90,7 +93,10 @@ class AnswerHead(msgspec.Struct, frozen=True):
         return self.length is None and not self.chunked
 
 
-AnswerEvent: TypeAlias = AnswerHead | bytes
+END: Final = None
+"""The answer is complete."""
+
+AnswerEvent: TypeAlias = AnswerHead | bytes | NotHttp | None
 
 
 class AnswerParser:
@@ -116,36 +122,36 @@ class AnswerParser:
         self._expects, self._size = True, 0
         self._tunnels = tunnels
 
-    def receive(self, data: bytes) -> Iterator[AnswerEvent]:
-        """The events in bytes that came; raises ``NotHttp``. All are taken before more bytes are given.
-
-        The last piece of a body in chunks is empty: it says that the body is complete.
-        """
+    def receive(self, data: bytes) -> list[AnswerEvent]:
+        """The events in bytes that came. Give it no more bytes after ``NotHttp``."""
+        events: list[AnswerEvent] = []
         at = 0
         if self._begun:
             data, self._begun = self._begun + data, b""
-        while at < len(data):
-            head = self.head
-            if head is None:
-                at, begun = self._read_head(data, at)
-                if begun is not None:
-                    yield begun
-                continue
-            if self._chunks is not None:
-                try:
+        try:
+            while at < len(data):
+                if self.head is None:
+                    at = self._read_head(data, at, events)
+                    continue
+                if self._chunks is not None:
                     piece, at = self._chunks.take(data, at)
-                except BadChunk:
-                    raise BrokenHttp("it breaks the rules of HTTP (its body is not in chunks)") from None
-                done = self._chunks.done
-            else:
-                piece = data[at:] if head.length is None else data[at : at + self.left]
-                at += len(piece)
-                self.left = max(self.left - len(piece), 0)
-                done = head.length is not None and not self.left
-            if done:
-                self.head = self._chunks = None
-            if piece or done:
-                yield piece
+                    done = self._chunks.done
+                else:
+                    length = self.head.length
+                    piece = data[at:] if length is None else data[at : at + self.left]
+                    at += len(piece)
+                    self.left = max(self.left - len(piece), 0)
+                    done = length is not None and not self.left
+                if piece:
+                    events.append(piece)
+                if done:
+                    self.head = self._chunks = None
+                    events.append(END)
+        except NotHttp as exc:
+            events.append(exc.with_traceback(None))  # its frames refer to these events
+        except BadChunk:
+            events.append(BrokenHttp("it breaks the rules of HTTP (its body is not in chunks)"))
+        return events
 
     def received(self) -> None:
         """The rest of a body with a length was received by another reader."""
@@ -160,8 +166,8 @@ class AnswerParser:
             raise Disconnected("the peer closed the connection")
         return False
 
-    def _read_head(self, data: bytes, at: int) -> tuple[int, AnswerHead | None]:
-        """Where the bytes go on after a head, and that head; None for an interim one, and where its end is not here."""
+    def _read_head(self, data: bytes, at: int, events: list[AnswerEvent]) -> int:
+        """Where the bytes go on after a head, or after the beginning of one, which waits for its end."""
         if not self._expects:
             raise SpokeUnasked("it spoke unasked")
         begin = at
@@ -179,17 +185,21 @@ class AnswerParser:
             raise BrokenHttp(_LARGE_HEAD)
         if end < 0:
             self._begun = data[at:]
-            return stop, None
+            return stop
         self._size += stop - at
         head = _head_of(data[begin : end + 2])
         if head.status < 200:
-            return stop, None
+            return stop
         if self._tunnels and head.status < 300:  # its length has no meaning (RFC 9110, 9.3.6)
             head = msgspec.structs.replace(head, length=None, chunked=False)
         self._expects, self.left = False, head.length or 0
         self._chunks = ChunkReader(most_trailers=MOST_HEADERS, most_bytes=HEAD_BYTES) if head.chunked else None
-        self.head = head if head.length != 0 else None
-        return stop, head
+        events.append(head)
+        if head.length == 0:
+            events.append(END)
+        else:
+            self.head = head
+        return stop
 
     def __repr__(self) -> str:
         if self.head is not None:
@@ -217,7 +227,10 @@ def _head_of(raw: bytes) -> AnswerHead:
     headers = dict(written)
     if len(headers) < len(written):
         headers = joined(written, {"set-cookie": "\n"})
-    chunked = "transfer-encoding" in headers and _is_chunked(headers)
+    coding = headers["transfer-encoding"].lower().strip(", \t") if "transfer-encoding" in headers else "identity"
+    if coding not in ("chunked", "identity"):  # in another one its body could not be read
+        raise BrokenHttp("its body comes in a transfer coding that was not asked for")
+    chunked = coding == "chunked"
     stated = headers.get("content-length")
     if stated is not None and _LENGTH.fullmatch(stated) is None:
         raise BrokenHttp("it breaks the rules of HTTP (its length is no number)")
@@ -229,14 +242,6 @@ def _head_of(raw: bytes) -> AnswerHead:
         return AnswerHead(status, headers, kept, 0, chunked=False)
     length = int(stated) if stated is not None else None
     return AnswerHead(status, headers, kept and (chunked or length is not None), length, chunked)
-
-
-def _is_chunked(headers: Mapping[str, str]) -> bool:
-    """Whether a body comes in chunks. In another coding it could not be read."""
-    coding = headers["transfer-encoding"].lower().strip(", \t")
-    if coding not in ("chunked", "identity"):
-        raise BrokenHttp("its body comes in a transfer coding that was not asked for")
-    return coding == "chunked"
 
 
 # What both sides of HTTP/1.1 read alike: headers, where chunks end, and what is in a body.
@@ -332,7 +337,22 @@ class ChunkReader:
             at = end + 1
             if not line.endswith(b"\r\n"):
                 raise BadChunk
-            self._take_line(line[:-2])
+            if self._left == 0:  # after a chunk
+                if len(line) > 2:
+                    raise BadChunk
+                self._left = -1
+            elif not self._ended:
+                found = _SIZE.fullmatch(line, 0, len(line) - 2)
+                self._extra += len(found[2]) if found is not None else 0
+                if found is None or self._extra > EXTENSION_BYTES:
+                    raise BadChunk
+                chunk = int(found[1], 16)
+                self._ended = not chunk
+                self._left = chunk or -1
+            elif len(line) > 2:
+                self._take_trailer(line[:-2])
+            else:
+                self.done = True
         return b"", at
 
     def _take_chunks(self, data: bytes, at: int) -> tuple[bytes, int]:
@@ -365,26 +385,7 @@ class ChunkReader:
             raise BadChunk
         self._line = line
 
-    def _take_line(self, line: bytes) -> None:
-        if self._left == 0:  # after a chunk
-            if line:
-                raise BadChunk
-            self._left = -1
-        elif self._ended:
-            self._take_trailer(line)
-        else:
-            found = _SIZE.fullmatch(line)
-            self._extra += len(found[2]) if found is not None else 0
-            if found is None or self._extra > EXTENSION_BYTES:
-                raise BadChunk
-            chunk = int(found[1], 16)
-            self._ended = not chunk
-            self._left = chunk or -1
-
     def _take_trailer(self, line: bytes) -> None:
-        if not line:
-            self.done = True
-            return
         self._trailers += 1
         self._size += len(line) + 2
         if self._trailers > self._most_trailers or self._size > self._most_bytes:

@@ -282,12 +282,13 @@ class HttpPeer:
         *,
         on_sending: Callable[[], None] | None = None,
         again: bool = False,
+        with_body: bool = False,
     ) -> Response:
         """Send a request with current headers and token. One that is refused for its token is sent again.
 
         The caller closes the response, and translates exceptions. A request is written once. A peer may close a kept
         connection while the next request is on its way: with ``again``, a request that met such an end is sent once
-        more, only for those that a server may get twice.
+        more, only for those that a server may get twice. ``with_body`` as in ``PooledConnection.begin``.
         """
         refused, fresh, redirects = False, False, 0
         while True:
@@ -301,7 +302,8 @@ class HttpPeer:
                 connection = await pool.connected()
             if on_sending is not None:
                 on_sending()
-            answer = connection.begin(pool.head(method, target, given, content), content or b"")
+            head = pool.head(method, target, given, content)
+            answer = connection.begin(head, content or b"", with_body=with_body)
             try:
                 response = await answer
             except BaseException as exc:
@@ -467,7 +469,8 @@ class ApiClient:
             if isinstance(response, HttpAnswer):
                 yield response
                 return
-            async for event in ServerEvents(response, self._limits, silence=silence):
+            stream = ServerEvents(response, self._limits, silence=silence)
+            while (event := await stream.next()) is not None:
                 if event.data:
                     yield ApiEvent(event.name, event.data.decode("utf-8", "replace"))
 

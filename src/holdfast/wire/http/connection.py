@@ -22,12 +22,12 @@ import msgspec
 from holdfast.core import fault_line
 from holdfast.turns import Turns
 from holdfast.wire.http.answer_parser import (
+    END,
     AnswerHead,
     AnswerParser,
     BrokenHttp,
     Disconnected,
     Inflater,
-    NotHttp,
     append_piece,
 )
 
@@ -65,6 +65,8 @@ class Response(msgspec.Struct, eq=False):
     status: int
     headers: Mapping[str, str]
     """By lower-case name; values of a repeated header are joined by a comma."""
+    server: Hashable
+    """Equal for answers of the same server."""
     _inflater: Inflater | None = None
     _parts: deque[bytes | bytearray] = msgspec.field(default_factory=deque)
     _size: int = 0
@@ -75,18 +77,13 @@ class Response(msgspec.Struct, eq=False):
     """How much may come before the reader is woken."""
     _left: bool = False
     """Whether its reader wants no more of it."""
-    server: Hashable = None
-    """Equal for answers of the same server."""
     held: int = 0
     """The room that it has in the ``ReceiveRoom``."""
 
-    @classmethod
-    def begin(cls, connection: PooledConnection | None, head: AnswerHead) -> Response:
-        """The answer with this head, whose body is to come."""
-        coding = head.headers.get("content-encoding")
-        inflater = _inflater(coding) if coding is not None else None
-        owner = connection.owner if connection is not None else None
-        return cls(connection, head, head.status, head.headers, inflater, server=owner)
+    def inflate(self, encoding: str) -> None:
+        """Undo the compression of the body, which is to come, if it has one."""
+        named = [name for part in encoding.lower().split(",") if (name := part.strip()) not in ("", "identity")]
+        self._inflater = Inflater(",".join(named)) if named else None
 
     async def read(self, most: int) -> bytes | bytearray | None:
         """The whole body; None if it is larger than ``most`` bytes. The rest is not read then."""
@@ -196,24 +193,25 @@ class Response(msgspec.Struct, eq=False):
         self._waiter = asyncio.get_running_loop().create_future()
         return self._waiter
 
-    def close(self) -> None:
-        """Read no more of it. A connection whose answer was not read to its end is of no further use."""
+    def close(self, *, satisfied: bool = False) -> None:
+        """Read no more of it. A connection whose answer was not read to its end is of no further use.
+
+        With ``satisfied`` all that was wanted has come: what is left is passed over, if it is short and comes soon.
+        """
         if self.held:
             self.let_go()
-        if self._connection is not None and not self._left:
-            self._connection.abort()
-
-    def leave(self) -> None:
-        """All that was wanted has come. What is left is passed over, if it is short and comes soon."""
         connection = self._connection
-        # Without a connection the answer has ended already, and the connection may be with its next user.
-        if connection is not None:
-            self._left = True
-            self._parts.clear()
-            self._size = 0
-            if connection.flow.paused:
-                connection.flow.resume()
-            connection.owner.await_end(connection)
+        if connection is None:
+            return  # the answer has ended, and the connection may be with its next user
+        if not satisfied:
+            connection.abort()
+            return
+        self._left = True
+        self._parts.clear()
+        self._size = 0
+        if connection.flow.paused:
+            connection.flow.resume()
+        connection.owner.await_end(connection)
 
     # What the connection tells.
 
@@ -286,6 +284,8 @@ class PooledConnection(asyncio.Protocol):
         self.flow = ReadFlow(None)  # until it stands
         self.transport: Any = None
         self._head: asyncio.Future[Response] | None = None
+        """Where the present request waits for its answer."""
+        self._waits_for_body = False
         self._response: Response | None = None
         """The answer whose body is being read."""
         self.closed = False
@@ -294,13 +294,17 @@ class PooledConnection(asyncio.Protocol):
         self.is_kept = False
         """Whether it has served a request before."""
 
-    def begin(self, request: bytes, body: bytes, *, tunnels: bool = False) -> asyncio.Future[Response]:
+    def begin(
+        self, request: bytes, body: bytes, *, tunnels: bool = False, with_body: bool = False
+    ) -> asyncio.Future[Response]:
         """Write a request; the head of its answer is to come. A caller that stops waiting for it calls ``abort``.
 
-        With ``tunnels`` it is a CONNECT: after its answer another protocol has the connection.
+        With ``tunnels`` it is a CONNECT: after its answer another protocol has the connection. ``with_body`` is for a
+        caller who can do nothing with the head of a success alone: it is given with the first piece of the body.
         """
         # The answer may be complete, and the connection with its next user, before the awaiting task runs again.
         head = self._head = self._loop.create_future()
+        self._waits_for_body = with_body
         self.parser.expect(tunnels=tunnels)
         if len(body) > 1 << 16:
             self.transport.writelines((request, body))
@@ -342,22 +346,36 @@ class PooledConnection(asyncio.Protocol):
         """Bytes of an answer."""
         try:
             for event in self.parser.receive(data):
-                if not isinstance(event, bytes):
-                    self._response = Response.begin(self, event)
-                    head, self._head = self._head, None
-                    if head is not None and not head.done():
-                        head.set_result(self._response)
-                elif self._response is not None and event:  # without one its reader left
-                    self._response.feed(event)
-                if self.parser.head is None:
+                if isinstance(event, bytes):
+                    if self._response is not None:  # else its reader left
+                        self._response.feed(event)
+                        if self._head is not None:
+                            self._tell(self._head, self._response)
+                elif event is END:
                     self._complete()
+                elif isinstance(event, AnswerHead):
+                    # Its place is taken until its end, also where its reader left before it came.
+                    self._response = Response(self, event, event.status, event.headers, self.owner)
+                    if "content-encoding" in event.headers:
+                        self._response.inflate(event.headers["content-encoding"])
+                    # Most servers send a head and the body after it in two pieces. To wake the task of a call for the
+                    # head costs as much again as to wake it for the body. A refusal is told at once: its body may
+                    # never come, and its status says enough.
+                    if self._head is not None and (event.status != 200 or not self._waits_for_body):
+                        self._tell(self._head, self._response)
+                else:
+                    self._fail(event)
                 if self.closed:
                     return  # a reader that left, or a bound, ended it: what follows in these bytes has no meaning
-        except NotHttp as exc:
-            self._fail(exc)
         except Exception as exc:  # noqa: BLE001 - a fault here is one line in the log, and ends this connection alone
             log.error("a connection to a server failed in the hub itself: %s", fault_line(exc))  # noqa: TRY400 - as said
             self._fail(BrokenHttp("it could not be read"))
+
+    def _tell(self, waiting: asyncio.Future[Response], response: Response) -> None:
+        """Give the head of the answer to the caller that waits for it."""
+        self._head = None
+        if not waiting.done():
+            waiting.set_result(response)
 
     def eof_received(self) -> bool:
         """The peer sends no more."""
@@ -381,6 +399,8 @@ class PooledConnection(asyncio.Protocol):
         response, self._response = self._response, None
         if response is None:
             return
+        if self._head is not None:
+            self._tell(self._head, response)
         response.end()
         if self.closed:
             return
@@ -400,6 +420,8 @@ class PooledConnection(asyncio.Protocol):
         self._head = self._response = None
         if response is not None:
             response.end(error)
+            if head is not None:
+                self._tell(head, response)  # its reader meets the error
         elif head is not None and not head.done():
             head.set_exception(error)
         self.abort()
@@ -447,12 +469,6 @@ def _readable(transport: Any) -> bool:
         return bool(poll.poll(0))
     except (OSError, ValueError):
         return True
-
-
-def _inflater(encoding: str) -> Inflater | None:
-    """What undoes the compression of a body, if it has one."""
-    named = [name for part in encoding.lower().split(",") if (name := part.strip()) not in ("", "identity")]
-    return Inflater(",".join(named)) if named else None
 
 
 RECEIVED_BYTES: Final = 64 * 1024 * 1024

@@ -18,10 +18,11 @@ What must never happen:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import deque
 from typing import NamedTuple
 
 import anyio
+import msgspec
 
 from holdfast.config import Limits
 from holdfast.core import NetworkFailure, NetworkFault, OverBound
@@ -29,7 +30,7 @@ from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
 from holdfast.wire.http.connection import LARGE_BYTES, Response
 
-__all__ = ["EVENT_STREAM", "EventReader", "EventTooLarge", "ServerEvent", "ServerEvents", "over_message_bound"]
+__all__ = ["EVENT_STREAM", "EventReader", "ServerEvent", "ServerEvents", "over_message_bound"]
 
 EVENT_STREAM = "text/event-stream"
 """The content type of a stream of server-sent events."""
@@ -42,10 +43,6 @@ LINE_COST = 64
 
 LONGEST_NAME = 1_024
 """Bytes of the name of an event, and of its id."""
-
-
-class EventTooLarge(Exception):
-    """One event is larger than it may be."""
 
 
 class ServerEvent(NamedTuple):
@@ -74,35 +71,46 @@ _USUAL = re.compile(
 )
 
 
-class EventReader:
+class EventReader(msgspec.Struct, eq=False):
     """Takes pieces of a stream and gives the events that are complete.
 
-    With ``skips``, an event over the bound is cut and the stream goes on; else it raises ``EventTooLarge``.
+    With ``skips``, an event over the bound is cut and the stream goes on; else it is ``too_large``, and nothing more is
+    read.
     """
 
-    def __init__(self, most: int, *, skips: bool = False) -> None:
-        self._most = most
-        self._skips = skips
-        self._head: bytes | None = None
-        self._at_line_start = True
-        self._line: list[bytes] = []
-        self._size = 0
-        self._held = 0
-        self._after_return = False
-        self._name = ""
-        self._data: list[bytes] = []
-        self._id = ""
-        self._retry: int | None = None
-        self._seen = False
-        self._first, self._lead = True, b""
+    most: int
+    skips: bool = False
+    too_large: bool = False
+    """Whether the stream has to be given up for the size of its latest event."""
+    size: int = 0
+    """Bytes of the event that is not complete, unless it is being skipped."""
+    _head: bytes | None = None
+    """The beginning of the event that is being skipped."""
+    _skipped: int = 0
+    _at_line_start: bool = True
+    _line: list[bytes] = []
+    """The parts of a line whose end is not here."""
+    _held: int = 0
+    """What the lines of the event count that are here."""
+    _after_return: bool = False
+    _name: str = ""
+    _data: list[bytes] = []
+    _id: str = ""
+    _retry: int | None = None
+    _seen: bool = False
+    """Whether the event has a field."""
+    _first: bool = True
+    _lead: bytes = b""
+    """The beginning of what may be a byte order mark."""
 
-    def feed(self, chunk: bytes) -> Iterator[ServerEvent]:
-        """The events that end in this piece."""
+    def feed(self, chunk: bytes) -> list[ServerEvent]:
+        """The events that end in this piece. Look at ``too_large`` when they are taken."""
+        events: list[ServerEvent] = []
         if self._first:
             chunk = self._lead + chunk
             if _BOM.startswith(chunk):
                 self._lead = chunk
-                return
+                return events
             self._first, self._lead = False, b""
             chunk = chunk.removeprefix(_BOM)
         if self._after_return and chunk.startswith(b"\n"):
@@ -110,72 +118,52 @@ class EventReader:
         self._after_return = chunk.endswith(b"\r")
         # Only between two events: what was begun line by line must end so, or its fields would be lost.
         if not self._seen and not self._line and self._head is None:
-            usual, at = self._usual(chunk)
-            yield from usual
+            at = 0
+            while (found := _USUAL.match(chunk, at)) is not None and len(found["data"]) <= self.most:
+                at = found.end()
+                if found["id"] is not None:
+                    self._id = found["id"].decode("utf-8", "replace")
+                events.append(ServerEvent("message", found["data"], self._id, None))
             chunk = chunk[at:]
         for piece in chunk.splitlines(keepends=True):
+            if self.too_large:
+                break
             if self._head is not None:
-                if (event := self._skip(piece)) is not None:
-                    yield event
-                continue
-            if not piece.endswith((b"\n", b"\r")):
+                self._skip(piece, events)
+            elif not piece.endswith((b"\n", b"\r")):
                 self._line.append(piece)
-                self._count(len(piece))
-                continue
-            line = piece.rstrip(b"\r\n")
-            if self._line:
-                line = b"".join((*self._line, line))
-                self._line = []
-            if not line:
-                if (event := self._complete()) is not None:
-                    yield event
-            else:
+                self._bound(self.size + len(piece))
+            elif line := b"".join((*self._line, piece.rstrip(b"\r\n"))):
                 self._take(line)
+            else:
+                self._complete(events)
+        return events
 
-    @property
-    def pending(self) -> int:
-        """Bytes of the event that is not complete."""
-        return self._size if self._head is None else 0
-
-    def _usual(self, chunk: bytes) -> tuple[list[ServerEvent], int]:
-        """The whole events at the beginning that are as most servers write them, and where the rest begins."""
-        events, at = [], 0
-        while (found := _USUAL.match(chunk, at)) is not None and len(found["data"]) <= self._most:
-            at = found.end()
-            if found["id"] is not None:
-                self._id = found["id"].decode("utf-8", "replace")
-            events.append(ServerEvent("message", found["data"], self._id, None))
-        return events, at
-
-    def _count(self, size: int) -> None:
-        self._size += size
-        if self._size > self._most:
-            self._cut()
-
-    def _cut(self) -> None:
-        """The event is over the bound: keep its beginning, and drop the rest as it comes."""
-        if not self._skips:
-            raise EventTooLarge
+    def _bound(self, size: int) -> None:
+        """The event has this size. Of one over the bound the beginning is kept; the rest is dropped as it comes."""
+        self.size = size
+        if size <= self.most:
+            return
+        if not self.skips:
+            self.too_large = True
         in_line = bool(self._line)
         line = b"".join(self._line).removeprefix(b"data:").removeprefix(b" ") if not self._data else b""
         self._head = (b"\n".join(self._data) or line)[:HEAD_BYTES]
+        self._skipped, self.size = size, 0
         self._line, self._data, self._seen, self._at_line_start = [], [], True, not in_line
 
-    def _skip(self, piece: bytes) -> ServerEvent | None:
-        """Drop a piece of an event that is over the bound; the event, once it has ended."""
-        self._size += len(piece)
-        if self._size > LONGEST_SKIP * self._most:
-            raise EventTooLarge
+    def _skip(self, piece: bytes, events: list[ServerEvent]) -> None:
+        """Drop a piece of an event that is over the bound; give its beginning, once it has ended."""
+        self._skipped += len(piece)
+        self.too_large = self._skipped > LONGEST_SKIP * self.most
         ends = piece.endswith((b"\n", b"\r"))
         over = ends and self._at_line_start and not piece.rstrip(b"\r\n")
         self._at_line_start = ends
-        if not over:
-            return None
-        head, self._head = self._head, None
-        event = self._complete()
-        return event._replace(data=head or b"", cut=True) if event is not None else None
+        if over:
+            self._complete(events)
 
     def _take(self, line: bytes) -> None:
+        self._line.clear()
         field, _, value = line.partition(b":")
         if not field:
             return
@@ -185,9 +173,7 @@ class EventReader:
             self._data.append(value)
             # A line costs more than its bytes: an event of empty lines is bounded too.
             self._held += len(value) + (LINE_COST if len(self._data) > 1 else 0)
-            self._size = self._held
-            if self._size > self._most:
-                self._cut()
+            self._bound(self._held)
         elif field == b"event":
             self._name = value[:LONGEST_NAME].decode("utf-8", "replace")
         elif field == b"id" and len(value) <= LONGEST_NAME and b"\0" not in value:
@@ -195,13 +181,18 @@ class EventReader:
         elif field == b"retry" and value.isdigit():
             self._retry = int(value[:9])
 
-    def _complete(self) -> ServerEvent | None:
-        seen, name, data, retry = self._seen, self._name, self._data, self._retry
-        self._name, self._data, self._retry, self._seen = "", [], None, False
-        self._size = self._held = 0
-        if not seen:
-            return None
-        return ServerEvent(name or "message", data[0] if len(data) == 1 else b"\n".join(data), self._id, retry)
+    def _complete(self, events: list[ServerEvent]) -> None:
+        """An empty line ended the event. One without a field is none: a comment stood there."""
+        if self._seen:
+            cut = self._head is not None
+            data = self._head or (self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
+            events.append(ServerEvent(self._name or "message", data, self._id, self._retry, cut))
+        self._head, self._name, self._data, self._retry, self._seen = None, "", [], None, False
+        self.size = self._held = 0
+
+    def __repr__(self) -> str:
+        state = "gave up" if self.too_large else "skips" if self._head is not None else "reads"
+        return f"<EventReader {state} size={self.size}>"
 
 
 class ServerEvents:
@@ -218,44 +209,44 @@ class ServerEvents:
         self._response = response
         self._limits = limits
         self._silence = silence
-        self._reader = EventReader(limits.message_bytes, skips=skips)
-        self._came: Iterator[ServerEvent] = iter(())
+        self._reader = EventReader(limits.message_bytes, skips)
+        self._came: deque[ServerEvent] = deque()
         self._chunk, self._at = b"", 0
         self._turns: Turns | None = None
         """The steps in which a large piece is read."""
 
-    def __aiter__(self) -> ServerEvents:
-        return self
-
-    async def __anext__(self) -> ServerEvent:
-        while True:
-            try:
-                for event in self._came:
-                    return event
-            except EventTooLarge as exc:
-                raise ServerFailure(over_message_bound(self._limits)) from exc
+    async def next(self) -> ServerEvent | None:
+        """The next event; None at the end of the stream."""
+        # Not an asynchronous generator: one that its reader leaves early is ended by the event loop, some time later.
+        while not self._came:
+            if self._reader.too_large:
+                raise ServerFailure(over_message_bound(self._limits))
             if self._at >= len(self._chunk):
                 # Room is taken when an event has become large, and given back when it is complete: never for the
                 # whole life of a stream, which may last for days.
-                if (self._reader.pending > LARGE_BYTES) != (self._response.held > 0):
+                if (self._reader.size > LARGE_BYTES) != (self._response.held > 0):
                     if self._response.held:
                         self._response.let_go()
                     else:
                         await self._response.hold(self._limits.message_bytes)
                 chunk = await (self._response.next_chunk() if self._silence is None else self._within(self._silence))
                 if chunk is None:
-                    raise StopAsyncIteration
+                    return None
                 self._chunk, self._at = chunk, 0
                 self._turns = Turns() if len(chunk) > FED_BYTES else None
             elif self._turns is not None:
                 await self._turns.offer()
             begin, self._at = self._at, self._at + FED_BYTES
-            self._came = self._reader.feed(self._chunk[begin : self._at])
+            self._came.extend(self._reader.feed(self._chunk[begin : self._at]))
+        return self._came.popleft()
 
     async def _within(self, silence: float) -> bytes | None:
         with anyio.move_on_after(silence):
             return await self._response.next_chunk()
         raise ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True))
+
+    def __repr__(self) -> str:
+        return f"<ServerEvents {self._reader!r} waiting={len(self._came)} of {self._response!r}>"
 
 
 def over_message_bound(limits: Limits) -> OverBound:

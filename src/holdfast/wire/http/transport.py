@@ -91,27 +91,24 @@ class ServerSession:
     def __init__(self, peer: HttpPeer) -> None:
         self._peer = peer
         self.id: str | None = None
-        self.version: str | None = None
-        """The version that was agreed on; None while a handshake begins."""
+        self.headers = {**ACCEPT}
+        """The headers that the protocol requires; a version only from the end of the handshake on."""
         self.modern = False
-        """Whether that is one of the modern era."""
+        """Whether the version is one of the modern era."""
 
     def agree(self, version: str | None) -> None:
         """A version is agreed on, or none yet, since a handshake begins."""
-        self.version = version
         self.modern = version in MODERN_PROTOCOL_VERSIONS
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The headers that the protocol requires."""
-        version = {VERSION_HEADER: self.version} if self.version is not None else {}
-        session = {SESSION_HEADER: self.id} if self.id is not None else {}
-        return ACCEPT | version | session
+        self.headers.pop(VERSION_HEADER, None)
+        if version is not None:
+            self.headers[VERSION_HEADER] = version
 
     def begin(self, response: Response) -> None:
         """Note the session that the server gives with its answer to the handshake."""
+        self.headers.pop(SESSION_HEADER, None)
         self.id = response.headers.get(SESSION_HEADER, "").strip() or None
         if self.id is not None:
+            self.headers[SESSION_HEADER] = self.id
             if len(self.id) > LONGEST_SESSION_ID:
                 detail = f"its session id has more than {LONGEST_SESSION_ID} characters"
                 raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=detail))
@@ -119,8 +116,6 @@ class ServerSession:
 
     async def refuse_errors(self, response: Response) -> None:
         """Raise for an error status: ``MCPError`` if the MCP server itself answered, else the evidence."""
-        if response.status < 400:
-            return
         refusal, body = await self._peer.refusal(response)
         lost_session = refusal.status == 404 and self.id is not None
         if refusal.status not in HTTP_LEVEL and refusal.status < 500 and not lost_session:
@@ -128,7 +123,9 @@ class ServerSession:
         raise ServerFailure(refusal)
 
     def __repr__(self) -> str:
-        return f"<ServerSession {self.version} {'with' if self.id is not None else 'without'} an id>"
+        return (
+            f"<ServerSession {self.headers.get(VERSION_HEADER)} {'with' if self.id is not None else 'without'} an id>"
+        )
 
 
 class HttpDispatcher(ServerDispatcher):
@@ -174,7 +171,8 @@ class HttpDispatcher(ServerDispatcher):
             if content_type(response) != EVENT_STREAM:
                 return False
             opened()
-            async for event in ServerEvents(response, self.rpc.limits):
+            stream = ServerEvents(response, self.rpc.limits)
+            while (event := await stream.next()) is not None:
                 if event.name == "message" and event.data:
                     await self.rpc.take_shared(event.data)
         return True
@@ -206,6 +204,7 @@ class HttpDispatcher(ServerDispatcher):
                 {**session.headers, **headers},
                 message,
                 again=method in REPEATABLE,
+                with_body=True,
             )
             if response.status >= 400:
                 await session.refuse_errors(response)
@@ -235,7 +234,7 @@ class HttpDispatcher(ServerDispatcher):
             raise ServerFailure(seen) from exc
         finally:
             if response is not None:
-                response.close()
+                response.close(satisfied=request.settled)
 
     async def _take_body(self, came: bytes | bytearray, response: Response, request: RequestInFlight) -> None:
         """Take an answer that came in one piece."""
@@ -254,9 +253,9 @@ class HttpDispatcher(ServerDispatcher):
 
         The caller's own task reads it, so progress is delivered as it comes and before the result.
         """
-        data = b""
+        data, stream = b"", ServerEvents(response, self.rpc.limits)
         try:
-            async for event in ServerEvents(response, self.rpc.limits):
+            while (event := await stream.next()) is not None:
                 if event.id:
                     cursor.last_id = event.id
                 if event.retry is not None:
@@ -265,7 +264,6 @@ class HttpDispatcher(ServerDispatcher):
                     data = event.data
                     await self.rpc.take(data, request)
                     if request.settled:
-                        response.leave()
                         return
         except BadJson as exc:
             raise _unreadable(data, exc, stood=self.stood) from exc
@@ -369,7 +367,8 @@ class SseDispatcher(DuplexDispatcher):
 
     async def _take_events(self, response: Response) -> None:
         # A stream keeps the bound that it was opened with.
-        async for event in ServerEvents(response, self.rpc.limits, skips=True):
+        stream = ServerEvents(response, self.rpc.limits, skips=True)
+        while (event := await stream.next()) is not None:
             if event.cut:
                 over = over_message_bound(self.rpc.limits)
                 if not self.in_flight.refuse(answered_id(event.data), over):
