@@ -174,17 +174,21 @@ class Renewals:
     async def give_back(self) -> None:
         """Give back the leases of what Redis has."""
         for name, (value, records) in list(self._late.items()):
-            if self._are_stored(records):
-                try:
-                    await self._leases.give_back(name, value)
-                except StoreUnavailable as exc:
-                    log.debug("a lease was not given back: %s", exc)
-                    return
-                self._late.pop(name, None)
+            # Others were waited for since the list was made: a renewal may have taken this one again.
+            if not self._are_stored(records) or self._late.get(name) != (value, records):
+                continue
+            # Out before the wait: a renewal that begins meanwhile must not go on with a lease that ends here.
+            del self._late[name]
+            try:
+                await self._leases.give_back(name, value)
+            except StoreUnavailable as exc:
+                log.debug("a lease was not given back: %s", exc)
+                self._late.setdefault(name, (value, records))
+                return
 
     async def _taken(self, name: str) -> str:
         # A lease that this replica could not give back yet is its own: it goes on with the same value.
-        value = self._late.pop(name, (secrets.token_hex(16), ()))[0]
+        value, unsent = self._late.pop(name, (secrets.token_hex(16), ()))
         until = self._state.now() + WAIT_SECONDS
         try:
             while not await self._leases.take(name, value):
@@ -192,8 +196,9 @@ class Renewals:
                     raise self._unusable("another replica renews this login, or could not share it yet")
                 await anyio.sleep(PAUSE_SECONDS)
         except BaseException as exc:
-            # Redis may have given it, and the answer did not come. It is given back when Redis answers.
-            self._late[name] = value, ()
+            # Redis may have given it, and the answer did not come. It is given back when Redis answers, and has what
+            # the renewal before this one brought.
+            self._late[name] = value, unsent
             if isinstance(exc, StoreUnavailable):
                 raise self._unusable(f"it does not answer ({exc}): the login is renewed when it does") from exc
             raise
