@@ -286,6 +286,26 @@ async def test_the_connections_to_a_replica_that_left_end_by_themselves(
     assert not stays.out.lost
 
 
+async def test_a_replica_that_is_gone_while_it_is_dialed_got_nothing(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers_module, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(peers_module, "CONNECT_SECONDS", 0.5)
+    a = await fleet.add("a")
+
+    async def keep_silent(stream: anyio.abc.SocketStream) -> None:
+        del fleet.known["b"]  # it ended, and its connections are closed within 0.01 s
+        async with stream:
+            await anyio.sleep_forever()
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, keep_silent)
+        fleet.known["b"] = f"tcp://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}"
+        with pytest.raises(PeerUnreachable, match="the replica b cannot be reached at tcp://127"):
+            await send(a, "b")
+        tasks.cancel_scope.cancel()
+
+
 async def test_a_replica_that_leaves_is_remembered_for_a_moment_and_only_if_it_is_present(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -213,13 +213,12 @@ class Peers:
         self, replica: str, method: str, path: str, headers: Mapping[str, str], body: bytes | None = None
     ) -> AsyncIterator[Response]:
         """Send a request to a replica; the head of its answer is here, its body may come later. The block closes it."""
-        pool = await self._pool(replica)
+        at, pool = await self._pool(replica)
         said = {**headers, SENDER_HEADER: quote(self.replica), TARGET_HEADER: quote(replica)}
         try:
             answer = await pool.request(method, path, said, body)
         except (ConnectFailed, ConnectTimedOut) as exc:
             # Nothing was sent: the caller may send the request elsewhere, which it may not after ``PeerFailed``.
-            at = self._pools[replica][0]
             raise PeerUnreachable(f"the replica {replica} cannot be reached at {at}: {_reason(exc)}") from exc
         except (OSError, EOFError, NotHttp) as exc:
             raise PeerFailed(_reason(exc)) from exc
@@ -277,8 +276,9 @@ class Peers:
                 # A connection stays as trusted as it was when it was made: one of a removed key has to end (FLEET-5).
                 lost = [*self._pools] if not set(known) <= set(now) else gone
                 known = now
-                for replica in lost:  # of replicas that left, or after a key was removed: they are made again
-                    await self._pools.pop(replica)[1].aclose()
+                # All are taken out before the first wait: a request that comes meanwhile makes new ones, which stay.
+                for _, pool in [self._pools.pop(name) for name in lost]:
+                    await pool.aclose()
         finally:
             with anyio.CancelScope(shield=True):
                 for _, pool in self._pools.values():
@@ -287,7 +287,8 @@ class Peers:
             if self.listener is not None:
                 self.listener.close()
 
-    async def _pool(self, replica: str) -> Pool:
+    async def _pool(self, replica: str) -> tuple[str, Pool]:
+        """The address of a replica, and the connections to it."""
         if replica not in self.directory.addresses():
             await self.directory.look_again()
         address = self.directory.addresses().get(replica)
@@ -297,15 +298,15 @@ class Peers:
             raise PeerUnreachable(f"the replica {replica} was started without --advertise")
         known = self._pools.get(replica)
         if known is not None and known[0] == address:
-            return known[1]
+            return known
         try:
-            pool = self._made(replica, PeerAddress.parse(address))
+            made = self._pools[replica] = address, self._made(replica, PeerAddress.parse(address))
         except UsageError as exc:
             raise PeerUnreachable(f"the replica {replica} has no usable address: {exc.message}") from exc
+        # After the new ones are in their place: else two requests would each make some, and leave those of the first.
         if known is not None:
             await known[1].aclose()
-        self._pools[replica] = address, pool
-        return pool
+        return made
 
     def _made(self, replica: str, at: PeerAddress) -> Pool:
         if at.path:
