@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from holdfast.auth.credentials import Logins
 from holdfast.auth.flows import redirect_listener
 from holdfast.auth.person_login import LoggedOut, LoginMethod, log_in, log_out
-from holdfast.auth.token_store import GrantKey, TokenStore, renewing
+from holdfast.auth.token_store import Grant, GrantKey, TokenStore, renewing
 from holdfast.errors import LoginFailed
 from holdfast.hub.loader import Loader
 from tests.auth.grants import grant
@@ -48,6 +49,24 @@ async def test_the_authorization_request_has_pkce_a_state_and_the_resource(peer:
     assert urlsplit(asked["redirect_uri"]).hostname == "127.0.0.1"
     (exchange,) = await peer.seen("token", grant_type="authorization_code")
     assert exchange["resource"] == peer.url
+
+
+@pytest.mark.requirement("SEC-7")
+async def test_a_login_never_waits_for_its_store_on_the_event_loop(peer: Guarded, tmp_path: Path) -> None:
+    """A keyring waits for a person, and another process may hold the file of users for seconds."""
+
+    threads = set[int]()
+
+    class Noting(TokenStore):
+        def grants(self) -> tuple[Grant, ...]:
+            threads.add(threading.get_ident())
+            return super().grants()
+
+    store = Noting(tmp_path / "state", vault=lambda: None)
+    for _ in range(2):  # the second one finds the client that the first one registered
+        await logged_in(peer.spec(), store)
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 @pytest.mark.requirement("AUTH-4")

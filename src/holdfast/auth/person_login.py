@@ -340,7 +340,9 @@ async def _known(login: _Login, scope: tuple[str, ...]) -> OAuthClient | None:
     A server that keeps its clients in memory forgets them at each restart. It says so on a page, to the person, who
     then waits in vain. So its token endpoint is asked first, with a refresh token that it cannot know.
     """
-    client = known_client(login.spec.oauth, login.found.server, login.store.grants(), time.time(), scope)
+    # In a thread: another process may hold the store for seconds, and a hub logs people in beside its calls.
+    grants = await anyio.to_thread.run_sync(login.store.grants)
+    client = known_client(login.spec.oauth, login.found.server, grants, time.time(), scope)
     if client is None or client.origin != "registered":
         return client
     form = {"grant_type": "refresh_token", "refresh_token": secrets.token_urlsafe(24)}
