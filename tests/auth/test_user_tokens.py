@@ -15,6 +15,8 @@ from keyring.backends import fail
 from holdfast.auth.credentials import Logins
 from holdfast.auth.token_store import StoreUnusable
 from holdfast.auth.user_tokens import KEY_FILE_VARIABLE, KEY_VARIABLE, UserTokens, find_user_keys
+from holdfast.config import ServerSpec
+from holdfast.core import TokenNotRenewed
 from holdfast.errors import HoldfastError, ServerFailure, UsageError
 from holdfast.keys import KeyRing
 from tests.auth.grants import grant
@@ -191,3 +193,21 @@ async def test_a_network_fault_never_loses_a_refresh_token(peer: Guarded, tmp_pa
     renewed = await Logins(store).renew(kept.key, instead_of=kept.access_token)
     assert renewed is not None
     assert renewed.access_token.startswith(PLANTED)
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("AUTH-5")
+async def test_a_file_that_cannot_be_read_is_a_passing_fault_and_ends_no_login(tmp_path: Path) -> None:
+    tokens = _tokens(tmp_path)
+    tokens.of("ada").put(grant())
+    bearer = tokens.of("ada").logins.authorize(ServerSpec(id="files", transport="http", url=grant().servers[0]))
+    assert bearer is not None
+    assert await bearer.token() == "planted-access-1"
+    whole = tokens.file.read_bytes()
+    tokens.file.write_bytes(b"what a broken disk returns" * 100)
+    with pytest.raises(ServerFailure) as failed:
+        await bearer.token()
+    assert isinstance(failed.value.evidence, TokenNotRenewed)
+    assert "cannot be used" in failed.value.evidence.reason
+    tokens.file.write_bytes(whole)
+    assert await bearer.token() == "planted-access-1"

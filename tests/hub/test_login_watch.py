@@ -91,6 +91,8 @@ async def test_the_slot_of_a_user_is_told_of_her_own_logins_and_of_no_others(
     users = hub.registry.users
     slots = {name: Noted(hub, "files") for name in ("ann", "bob")}
     users.slots.find = lambda owner, server: slots.get(str(owner))  # type: ignore[method-assign,assignment,return-value]
+    for name in slots:
+        own.of(name).grants()  # a slot reads them before its first dial
     counted = list[tuple[int, int]]()
 
     def count() -> None:
@@ -116,6 +118,48 @@ async def test_the_slot_of_a_user_is_told_of_her_own_logins_and_of_no_others(
     assert counted[0] == (0, 0)
     assert [(ann - counted[1][0], bob) for ann, bob in counted[1:]] == [(0, 0), (0, 0), (0, 1)]
     assert counted[1][0] >= 1
+
+
+async def test_a_login_is_followed_that_a_call_of_its_user_read_first_and_one_that_could_not_be_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """She calls another server of hers meanwhile, and each call looks whether her logins changed."""
+    own, other = (UserTokens(tmp_path, keeps=keeps) for keeps in (True, False))
+    hub = Hub(config({"files": {"url": URL, "sharing": "per-user"}}), user_tokens=own)
+    users, slot = hub.registry.users, Noted(hub, "files")
+    users.slots.find = lambda owner, server: slot  # type: ignore[method-assign,assignment,return-value]
+    users.slots.servers_of.update(ann={"files"})
+    mine = own.of("ann")
+    mine.grants()
+    aside, counted = tmp_path / "aside", list[int]()
+
+    def log_in_and_call() -> None:
+        other.of("ann").put(grant())
+        mine.grants()
+
+    def damage() -> None:
+        other.of("ann").put(grant(login="three"))
+        own.file.rename(aside)
+        own.file.write_bytes(b"what a broken disk returns" * 100)
+
+    def count() -> None:
+        counted.append(len(slot.events))
+
+    polls = Polls([
+        log_in_and_call,
+        count,
+        lambda: mine.put(grant(login="two")),  # her login by the page, which tells the slot itself
+        count,
+        damage,
+        count,
+        lambda: aside.rename(own.file),
+        count,
+    ])  # fmt: skip
+    monkeypatch.setattr(owned_slots, "sleep_until_poll", polls)
+    with anyio.fail_after(30), polls.scope:
+        await users.watch_logins()
+    assert counted == [1, 1, 1, 2]
+    assert "cannot be used" in caplog.text, "a store that cannot be read ends no hub"
 
 
 @pytest.mark.parametrize(

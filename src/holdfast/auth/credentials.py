@@ -277,9 +277,7 @@ class Logins:
         Raises ``ServerFailure`` with ``TokenNotRenewed`` if the store does not answer.
         """
         if not await self.store.up_to_date():
-            raise ServerFailure(
-                TokenNotRenewed(reason="the token store does not answer: its keyring may wait to be unlocked")
-            )
+            raise ServerFailure(TokenNotRenewed(reason=self.store.problem))
 
     async def renew(self, key: GrantKey, *, instead_of: str, allow_plain_http: bool = False) -> Grant | None:
         """The grant with another access token than ``instead_of``; None if only a new login can bring one.

@@ -277,16 +277,12 @@ READ_SECONDS = 5.0
 """How long a task waits for a read: an unlocked keyring answers in milliseconds."""
 
 
+_NEVER_READ = object()
+"""The stamp before the first read: no store has it, one without a file neither."""
+
+
 class StoreUnusable(HoldfastError):
-    """The store cannot be written; it has not changed."""
-
-
-class _LastRead(NamedTuple):
-    """The version of the last read, and how long it is valid."""
-
-    stamp: object = None
-    until: float = math.inf
-    """When to read again though the store has not changed; never after a complete read."""
+    """The store cannot be read or written; it has not changed."""
 
 
 class GrantStore(ABC):
@@ -300,11 +296,18 @@ class GrantStore(ABC):
         self._clock = clock
         self.known: tuple[Grant, ...] = ()
         """The grants of the last read, without a look at the store."""
-        self._last = _LastRead()
+        self._stamp: object = _NEVER_READ
+        """Of the last read."""
+        self._until = math.inf
+        """When to read again though the store has not changed; never after a complete read."""
+        self._followed: dict[str, str] = {}
+        """By address the login that ``take_news`` told last, or that this process put there itself."""
         self._reading = threading.Lock()
         self._turn = anyio.CapacityLimiter(1)
         self.patience = READ_SECONDS
         """How many seconds a task waits for a read."""
+        self.problem = ""
+        """Why the last task that needed a read had none; empty if it had one."""
 
     @property
     @abstractmethod
@@ -329,21 +332,32 @@ class GrantStore(ABC):
 
     def is_current(self) -> bool:
         """Whether the last read is up to date. It costs little."""
-        return self._last.stamp == self.stamp() and self._clock() < self._last.until
+        return self._stamp == self.stamp() and self._clock() < self._until
 
     def known_of(self, server: str) -> Grant | None:
         """The grant of the login to this address, as of the last read."""
         return next((grant for grant in self.known if server in grant.servers), None)
 
     async def up_to_date(self, *, within: float | None = None) -> bool:
-        """Read the grants if they changed; False if that could not be done in time."""
+        """Read the grants if they changed; False if that could not be done, or not in time (``problem`` says why)."""
         if self.is_current():
             return True  # on the path of every call: a look at the stamp, and no more
+        problem = "the token store does not answer: its keyring may wait to be unlocked"
         with anyio.move_on_after(within if within is not None else self.patience):
-            while not self.is_current():
-                # A limiter of its own: a keyring that waits for a person holds one thread, not those of the program.
-                await anyio.to_thread.run_sync(self.grants, abandon_on_cancel=True, limiter=self._turn)
-            return True
+            try:
+                while not self.is_current():
+                    # A limiter of its own: a keyring that waits for a person holds one thread, not those of the
+                    # program.
+                    await anyio.to_thread.run_sync(self.grants, abandon_on_cancel=True, limiter=self._turn)
+            except StoreUnusable as exc:
+                # It passes, as a full disk does: it must end neither a login nor the hub, whose watch reads the store.
+                problem = exc.message
+                if problem != self.problem:
+                    log.warning("%s", problem)
+            else:
+                self.problem = ""
+                return True
+        self.problem = problem
         return False
 
     def grants(self) -> tuple[Grant, ...]:
@@ -356,10 +370,23 @@ class GrantStore(ABC):
                     stamp = self.stamp()
                     # The grants before the stamp: else another thread could take the old ones for up to date.
                     self.known, is_complete = self.read()
-                    self._last = _LastRead(stamp, math.inf if is_complete else self._clock() + PAUSE)
+                    if self._stamp is _NEVER_READ:
+                        self._followed = self._by_address()
+                    self._stamp, self._until = stamp, math.inf if is_complete else self._clock() + PAUSE
             finally:
                 self._reading.release()
         return self.known
+
+    def take_news(self) -> set[str]:
+        """The addresses whose login another process changed, since the last call of this or the first read.
+
+        Any call may be the first to read such a change. So this compares with what was told, not with what was read.
+        """
+        before, self._followed = self._followed, self._by_address()
+        return {one for one in before.keys() | self._followed.keys() if before.get(one) != self._followed.get(one)}
+
+    def _by_address(self) -> dict[str, str]:
+        return {address: grant.login for grant in self.known for address in grant.servers}
 
     def get(self, key: GrantKey) -> Grant | None:
         """One grant."""
@@ -376,6 +403,7 @@ class GrantStore(ABC):
         with self.changing() as grants:
             kept = put_among(grants, placed)
         self.grants()
+        self._followed |= dict.fromkeys(kept.servers, kept.login)
         return kept
 
     def remove(self, key: GrantKey) -> Grant | None:
@@ -383,6 +411,8 @@ class GrantStore(ABC):
         with self.changing() as grants:
             gone = grants.pop(key, None)
         self.grants()
+        for address in gone.servers if gone is not None else ():
+            self._followed.pop(address, None)
         return gone
 
     def _placed(self, grant: Grant) -> Grant:
@@ -427,7 +457,7 @@ class TokenStore(GrantStore):
                 secrets = self._vault.read(key) if self._vault is not None else None
             except SecretStorageClosed as exc:
                 is_complete = False
-                told = self._last.until < math.inf  # it was logged a moment ago
+                told = self._until < math.inf  # it was logged a moment ago
                 level = logging.DEBUG if told else logging.WARNING
                 log.log(level, "the keyring did not return the tokens of %s (%s)", key.resource, exc)
                 continue

@@ -368,21 +368,21 @@ class UserSlots:
             now = await anyio.to_thread.run_sync(self.tokens.stamp)
             if now == stamp:
                 continue
-            stamp = now
-            for owner in list(self.slots.servers_of):
-                await self._follow_login(str(owner))
+            followed = [await self._follow_logins(str(owner)) for owner in list(self.slots.servers_of)]
+            # A store that could not be read is looked at again, also if nothing changes by then.
+            stamp = now if all(followed) else None
 
-    async def _follow_login(self, principal: str) -> None:
+    async def _follow_logins(self, principal: str) -> bool:
+        """Let the slots of a user use what another process stored; False if her logins could not be read."""
         grants = self.grants(principal)
-        before = {server: one.login for one in grants.known for server in one.servers}
         if not await grants.up_to_date():
-            return
-        after = {server: one.login for one in grants.known for server in one.servers}
-        for server in list(self.slots.servers_of.get(principal, ())):
+            return False
+        news = grants.take_news()
+        for server in list(self.slots.servers_of.get(principal, ())) if news else ():
             slot = self.slots.find(principal, server)
-            address = grants.address_of(slot.spec) if slot is not None else ""
-            if before.get(address) != after.get(address):
+            if slot is not None and grants.address_of(slot.spec) in news:
                 self.use_login(principal, server)
+        return True
 
     def _lacks_login(self, principal: str, server: str) -> bool:
         slot = self.slots.find(principal, server)
