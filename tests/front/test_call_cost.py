@@ -18,7 +18,6 @@ import httpx2
 import pytest
 
 import holdfast
-from holdfast.auth import credentials
 from holdfast.core import CatalogEntry
 from holdfast.endpoint import own_answers
 from holdfast.endpoint.view import View
@@ -153,7 +152,6 @@ async def _cost_of(
 ) -> Cost:
     cost = Cost()
     with monkeypatch.context() as patched, cost.counted(patched, lines=lines):
-        patched.setattr(credentials, "LOOK_SECONDS", math.inf)  # a new login is looked for as time passes
         patched.setattr(connection, "SUSPECT_SECONDS", math.inf)  # the end of an idle connection is looked for in time
         for _ in range(calls):
             await settled()

@@ -18,7 +18,6 @@ What must never happen:
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -91,9 +90,6 @@ def _without_store(spec: ServerSpec) -> CredentialKind | None:
     return "header" if any(name.lower() == "authorization" for name in spec.headers) else None
 
 
-LOOK_SECONDS = 0.1
-"""How often the store is looked at for the login of a server that has none: not for each of its calls."""
-
 EARLY = 30.0
 """How many seconds before its expiry a token is renewed: a request takes time, and clocks differ."""
 
@@ -102,7 +98,12 @@ SETTLED = 30.0
 
 
 class Bearer:
-    """The login of one server (the ``Authorizer`` of the wire)."""
+    """The login of one server (the ``Authorizer`` of the wire).
+
+    A server with a login has the store looked at for each request: a logout must hold for the next one. A server
+    without one does not: most servers need none, and the file may be on a slow disk. The hub watches the store
+    (``hub.registry.watch_logins``, ``UserSlots.watch_logins``), and whoever reads a change makes a new ``known``.
+    """
 
     def __init__(self, spec: ServerSpec, logins: Logins, command: str) -> None:
         self._server = canonical(spec.url)
@@ -110,11 +111,13 @@ class Bearer:
         self._plain_http = spec.allow_plain_http
         self._logins = logins
         self._given: tuple[str, float] = ("", 0.0)
-        self._looked_at = -math.inf
-        """When the store had no login of this server, on the monotonic clock."""
+        self._lacked_in: tuple[Grant, ...] | None = None
+        """The logins among which this server had none; None before the first look, and while it has one."""
 
     async def token(self) -> str | None:
         """The access token for the next request, renewed if it expires soon."""
+        if self._lacked_in is self._logins.store.known:
+            return None
         grant = await self._grant()
         if grant is None:
             return None
@@ -143,16 +146,15 @@ class Bearer:
 
     async def is_there(self) -> bool:
         """Whether there is a login, accepted or not."""
-        return await self._grant() is not None
+        return self._lacked_in is not self._logins.store.known and await self._grant() is not None
 
     async def _grant(self) -> Grant | None:
-        store, now = self._logins.store, time.monotonic()
-        grant = store.known_of(self._server)
-        if grant is None and now < self._looked_at + LOOK_SECONDS:
-            return None
         await self._logins.up_to_date()
-        self._looked_at = now
-        return store.known_of(self._server)
+        # Taken once: a thread may read a new login between the search and the note that there was none.
+        known = self._logins.store.known
+        grant = next((one for one in known if self._server in one.servers), None)
+        self._lacked_in = known if grant is None else None
+        return grant
 
     async def _renewed_early(self, grant: Grant) -> Grant:
         """A new token; the old one if it has not expired yet, or if only a new login can replace it."""
