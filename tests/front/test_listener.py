@@ -17,12 +17,15 @@ from starlette.requests import Request as AsgiRequest
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
+from holdfast.access.connections import ConnectionLimits
 from holdfast.access.quotas import Quotas
 from holdfast.front import app, listener, requests
 from holdfast.front.app import AppRequests
+from holdfast.front.listener import Acceptor, HttpConnections
 from holdfast.front.request_parser import RequestParser
 from holdfast.front.requests import BodyBudget, NoRoom, Reply, Request
 from holdfast.front.streams import Backlog
+from holdfast.serve.listening import bind
 from tests.front.loop_steps import LONGEST_STEP, measured_loop
 from tests.harness.waiting import all_blocked, came_true
 from tests.harness.web import serving
@@ -241,6 +244,30 @@ async def test_a_body_that_comes_byte_by_byte_is_cut_off_although_it_makes_progr
             await asyncio.wait([closed], timeout=0.01)
         cut = isinstance(closed.exception(), ConnectionResetError)  # what was sent last met a closed connection
         assert cut or b" 200 " not in closed.result()
+
+
+@pytest.mark.requirement("FLEET-7")
+async def test_a_body_that_is_still_coming_when_the_server_ends_is_read_and_answered() -> None:
+    begun = asyncio.Event()
+
+    async def serve(request: Request, reply: Reply) -> None:
+        begun.set()
+        await echo(request, reply)
+
+    connections, listening = HttpConnections(Endpoint(serve)), bind("127.0.0.1", 0)
+    acceptor = Acceptor(listening, connections.connection, limits=ConnectionLimits())
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        reader, writer = await asyncio.open_connection(*listening.getsockname())
+        writer.write(post(b"first, last")[:-4])
+        await begun.wait()
+        tasks.create_task(connections.close(10))
+        await asyncio.sleep(0)  # it has begun to end
+        writer.write(b"last" + post(b"too late"))
+        head, body = await read_answer(reader)
+        assert (b"connection: close" in head, body) == (True, b"first, last")
+        assert await reader.read() == b"", "what was sent ahead is not served"
+        acceptor.close()
+        writer.close()
 
 
 @pytest.mark.requirement("SEC-11")

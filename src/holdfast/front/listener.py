@@ -280,6 +280,11 @@ class InboundRequests:
             connection.refuse(503)
         self._wake()
 
+    @property
+    def in_body(self) -> bool:
+        """Whether the request that is answered now has not come whole."""
+        return bool(self.queue) and not self.queue[0].complete
+
     def count(self) -> bool:
         """Count what came of bodies that no reader asked for; False if all connections hold too much of it."""
         now = 0 if self.lost else self._parser.unread
@@ -393,7 +398,8 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request, or of many that were sent ahead."""
-        if not self._ending:
+        # A server that ends still takes the body of the request that it is about to answer.
+        if not self._ending or self._inbound.in_body:
             try:
                 self._inbound.receive(data)
             except Exception as exc:  # noqa: BLE001 - a fault here is one line in the log, and ends this connection alone
@@ -433,6 +439,7 @@ class HttpConnection(asyncio.Protocol):
     def refuse(self, status: int) -> None:
         """Refuse and close, unless the client has its answer and is still sending."""
         self._ending = True
+        self._inbound.refused = status  # also where the close has to wait: no answer follows this one
         if not self._passing_over and not self.out.lost:
             self.out.write(last_answer(status))
         self.out.close()
