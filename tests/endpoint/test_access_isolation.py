@@ -208,6 +208,25 @@ async def test_an_open_stream_tells_nothing_that_new_rules_hide(open_stream: Any
             await _heard(ann)
 
 
+async def test_a_stream_that_is_refused_does_not_change_for_whom_the_open_one_is() -> None:
+    async with with_origin() as (doors, _), listening(doors, BOB) as bob:
+        session = Session(doors.http, f"{doors.base}/mcp")
+        session.headers |= headers_of(WIDE)
+        await session.begin()
+        async with session.request("resources/subscribe", {"uri": "note://one"}) as events:
+            assert "result" in json.loads((await anext(events))["data"])
+        session.headers |= headers_of(NARROW)
+        async with session.notices() as notices:
+            with anyio.fail_after(20):
+                second = await doors.http.get(session.url, headers=session.headers | headers_of(WIDE))
+                assert second.status_code == 409
+                touched = await doors.ask(BOB, "/mcp", "tools/call", name="o__touch", arguments={"uri": "note://one"})
+                assert "result" in touched
+                await _heard(bob)
+                await reload(doors, GRANTED)
+                assert await _updates(notices, RESOURCES_CHANGED) == []
+
+
 async def _heard(events: AsyncIterator[dict[str, Any]]) -> None:
     """Wait for the next notice of an updated resource."""
     async for event in events:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from holdfast.access import Principal, QuotaExceeded, Quotas
+from holdfast.access import LOCAL, Principal, QuotaExceeded, Quotas
 from holdfast.config import QuotaSettings
 from holdfast.endpoint import EndpointAddress
 from holdfast.front.app import Front
@@ -339,8 +339,8 @@ async def test_a_client_has_five_seconds_to_open_its_stream(scene: Scene) -> Non
     assert await asked is False
     asked = await _listens_soon(session)
     session.notices.reply = cast("Any", Reply())
-    session.opened()
-    session.opened()
+    session.opened(LOCAL)
+    session.opened(LOCAL)
     with anyio.fail_after(PATIENCE):
         assert await asked is True
     assert await session.is_listening_soon() is True
@@ -353,7 +353,7 @@ async def test_each_question_that_waits_for_the_stream_goes_on_when_it_opens(sce
     session = scene.begin()
     waiting = [await _listens_soon(session) for _ in range(3)]
     session.notices.reply = cast("Any", Reply())
-    session.opened()
+    session.opened(LOCAL)
     await anyio.wait_all_tasks_blocked()
     assert [one.done() for one in waiting] == [True, True, True]
 

@@ -487,8 +487,9 @@ class HttpSession:
         """Whether its stream of notices is open."""
         return self.notices.is_open
 
-    def opened(self) -> None:
-        """The stream of notices is open."""
+    def opened(self, principal: Principal) -> None:
+        """The stream of notices is open; from now on it is for the rights of this credential."""
+        self.client.identity = principal
         self.listening_since = time.monotonic()
         if self._opened is not None:
             self._opened.set()

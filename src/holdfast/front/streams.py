@@ -37,6 +37,7 @@ from holdfast.keys import as_text, from_text
 from holdfast.wire import Bytes, RawObject, loads
 
 if TYPE_CHECKING:
+    from holdfast.access import Principal
     from holdfast.front.http import HttpEndpoint
     from holdfast.front.session_store import HttpSession
 
@@ -464,40 +465,44 @@ class StreamOpener:
         """Serve a stream until it ends; False if the session has its stream of notices already."""
         given, peers = request.headers.get("last-event-id"), self._endpoint.peers
         last = EventId.read(given) if given is not None else None
-        session.client.identity = request.principal  # from now on its notices are for this credential
+        rights = session.client.view.seen_by(request.principal).rights
         stream = session.log.stream_of(last) if last is not None else None
         if last is not None and stream is None and peers is not None and await peers.resume(last.tag, request, reply):
             return True
         reply.streams = True
         reply.wait_for_result(session.header)
-        if stream is not None and stream.rights != session.client.seen.rights:
+        if stream is not None and stream.rights != rights:
             stream = None  # what it says was for other eyes: another token of the principal, or other rules
         if last is not None and stream is not None:
             reply.begin()
             stream.resume(reply, last.number)
             if stream is session.notices:
                 session.missed = False  # it was in what followed
-                session.opened()
+                session.opened(request.principal)
         elif given is None or (last is not None and not last.suffix):
-            if not await self._open_notices(session, last, reply):
+            if not await self._open_notices(session, last, request.principal, reply):
                 return False
         else:
             reply.begin()
             if last is not None:
-                await self._resume_lost(session, last, reply)
+                await self._resume_lost(session, last, rights, reply)
             reply.end()
         await reply.ended()
         return True
 
-    async def _open_notices(self, session: HttpSession, lost: EventId | None, reply: Reply) -> bool:
-        missed = [event async for event in self._shared(session, lost, reply)] if lost is not None else []
+    async def _open_notices(
+        self, session: HttpSession, lost: EventId | None, principal: Principal, reply: Reply
+    ) -> bool:
+        rights = session.client.view.seen_by(principal).rights
+        missed = [event async for event in self._shared(session, lost, rights, reply)] if lost is not None else []
+        # From here on nothing waits. Another credential that finds the stream open must not change for whom it is.
         if session.listening:
             return False
-        session.notices.reply, session.notices.rights = reply, session.client.seen.rights
+        session.notices.reply, session.notices.rights = reply, rights
         reply.begin()
         for event_id, event in missed:
             reply.event(event.message, event_id=event_id)
-        session.opened()
+        session.opened(principal)
         if session.rebuilt or session.missed or lost is not None:
             session.rebuilt = session.missed = False
             self._endpoint.server.broker.start(self._tell_missed, session)
@@ -511,9 +516,9 @@ class StreamOpener:
         listed = client.listed if self._endpoint.peers is None else await self._ids.listed(session.ticket)
         await self._endpoint.server.of(client.principal).own.tell_missed(client, listed)
 
-    async def _resume_lost(self, session: HttpSession, lost: EventId, reply: Reply) -> None:
+    async def _resume_lost(self, session: HttpSession, lost: EventId, rights: str, reply: Reply) -> None:
         """Send what followed in the stream of a request on another replica; or that its answer is lost."""
-        async for event_id, event in self._shared(session, lost, reply):
+        async for event_id, event in self._shared(session, lost, rights, reply):
             reply.event(event.message, event_id=event_id)
             if event.final:
                 return
@@ -521,10 +526,10 @@ class StreamOpener:
             reply.event(error_message(lost.request, ANSWER_LOST))
 
     async def _shared(
-        self, session: HttpSession, lost: EventId, reply: Reply
+        self, session: HttpSession, lost: EventId, rights: str, reply: Reply
     ) -> AsyncIterator[tuple[bytes, SharedEvent]]:
         """The events of a stream that another replica had, with their ids, as far as the replicas share them."""
-        if self._ids.events is None or session.client.seen.rights:
+        if self._ids.events is None or rights:
             return  # whose rights these events were for is not known
         following = self._ids.events.follow(
             session.ticket.id,
