@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import pytest
@@ -31,6 +32,18 @@ INITIALIZE = {
 }
 
 
+class Listener(socket.socket):
+    """A socket that cannot be accepted from for a while."""
+
+    faults: ClassVar[list[int]] = []
+    """The errors of the next attempts."""
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.faults:
+            raise OSError(self.faults.pop(), "as the test wants it")
+        return super().accept()
+
+
 class Place:
     """A socket in a folder of the test."""
 
@@ -39,7 +52,7 @@ class Place:
         self.closed = 0
 
     def listen(self) -> socket.socket | None:
-        listener = socket.socket(socket.AF_UNIX)
+        listener = Listener(socket.AF_UNIX)
         listener.bind(str(self.path))
         listener.listen()
         return listener
@@ -314,6 +327,16 @@ async def test_over_the_limit_of_clients_the_next_one_is_refused(scene: Scene, m
         await first.ask(1, "ping")
         async with scene.joined() as (_, answer):
             assert answer is None
+
+
+@pytest.mark.requirement("SEC-11")
+async def test_a_hub_without_a_descriptor_left_lets_clients_join_when_it_has_one(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Listener, "faults", [errno.EMFILE, errno.ECONNABORTED])
+    async with scene.joined() as (client, _):
+        await client.ask(1, "ping")
+    assert Listener.faults == []
 
 
 async def test_a_client_that_had_another_hub_goes_on_as_it_was(scene: Scene) -> None:

@@ -572,7 +572,7 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._handshakes = Handshakes(self._loop, tls) if tls is not None else None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stops = self._closed = False
+        self._stops = self.is_closed = False
         listener.setblocking(False)
         self._loop.add_reader(listener.fileno(), self._ready)
 
@@ -583,8 +583,8 @@ class Acceptor:
 
     def stop(self) -> None:
         """Close the listening socket. Connections that were accepted are opened: their clients believe in them."""
-        if not self._closed:
-            self._closed = True
+        if not self.is_closed:
+            self.is_closed = True
             self._loop.remove_reader(self._listener.fileno())
             self._listener.close()
             if self._uids is not None:
@@ -607,13 +607,13 @@ class Acceptor:
         Where no descriptor is left, that takes until one is free: no other process has what waits here.
         """
         self._stops = True
-        while not self._closed and self._take_next():
+        while not self.is_closed and self._take_next():
             pass
 
     @property
     def is_stopping(self) -> bool:
         """Whether it stops when no connection waits, and some do."""
-        return self._stops and not self._closed
+        return self._stops and not self.is_closed
 
     def _ready(self) -> None:
         for _ in range(AT_ONCE):
@@ -645,7 +645,7 @@ class Acceptor:
         self._loop.call_later(PAUSE_SECONDS, self._go_on)
 
     def _go_on(self) -> None:
-        if not self._closed:
+        if not self.is_closed:
             self._loop.add_reader(self._listener.fileno(), self._ready)
 
     def _take(self, connection: socket.socket, name: object) -> None:
@@ -674,24 +674,24 @@ class Acceptor:
 
     def _opened(self, connection: socket.socket, admission: Admission, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        # One that is pushed out before the first step of its task: nothing there could close it, and the collector of
-        # garbage would come too late.
-        if task.cancelled():
-            admission.end()
-            connection.close()
+        exc = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if exc is None:
+            return
+        # Here, not in the task: one that is pushed out before its first step never runs, and the collector of garbage
+        # would close its socket too late.
+        admission.end()
+        connection.close()
+        if isinstance(exc, ssl.SSLCertVerificationError):
+            self._on_refused(admission.peer, exc.verify_message)
+        elif isinstance(exc, ssl.SSLError):
+            log.debug("a TLS handshake failed: %s, from %s", exc.reason or "no reason", admission.peer.name)
+        elif not isinstance(exc, OSError | asyncio.CancelledError):  # else the peer left: no fault of the hub
+            log.error("a connection failed in the hub itself: %s", fault_line(exc))
 
     async def _open(self, connection: socket.socket, admission: Admission) -> None:
         make = partial(self._make, admission)
-        try:
-            if self._handshakes is None:
-                transport, _ = await self._loop.connect_accepted_socket(make, connection)
-            else:
-                transport = await self._handshakes.secured(connection, make, admission.key)
-            admission.close = transport.abort
-        except (OSError, asyncio.CancelledError) as exc:  # the peer left, or speaks no TLS: no fault of the hub
-            if isinstance(exc, ssl.SSLCertVerificationError):
-                self._on_refused(admission.peer, exc.verify_message)
-            elif isinstance(exc, ssl.SSLError):
-                log.debug("a TLS handshake failed: %s, from %s", exc.reason or "no reason", admission.peer.name)
-            admission.end()
-            connection.close()
+        if self._handshakes is None:
+            transport, _ = await self._loop.connect_accepted_socket(make, connection)
+        else:
+            transport = await self._handshakes.secured(connection, make, admission.key)
+        admission.close = transport.abort

@@ -50,7 +50,7 @@ from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, ErrorData
 from pydantic import ValidationError
 
-from holdfast.access import LOCAL
+from holdfast.access import LOCAL, Admission, ConnectionLimits
 from holdfast.config import ToolsMode
 from holdfast.core import Kind, NameKey
 from holdfast.endpoint import (
@@ -73,8 +73,9 @@ from holdfast.endpoint import (
     result_message,
 )
 from holdfast.front.line_peek import Lines
+from holdfast.front.listener import Acceptor
 from holdfast.hub import Hub
-from holdfast.wire import Bytes, RawObject, dumps, loads, one_line, unix_peer_uid
+from holdfast.wire import Bytes, RawObject, dumps, loads, one_line
 
 if TYPE_CHECKING:
     from holdfast.front.app import Front
@@ -514,7 +515,7 @@ class JoinServer:
         """``changed`` is called when a client came or left, or when more is known of one."""
         self.front = front
         self._place = place
-        self._listener: socket.socket | None = None
+        self._acceptor: Acceptor | None = None
         self.environment = environment
         self.folders = folders
         self.answer = {"join": PROTOCOL, "version": version, "pid": os.getpid(), "background": background}
@@ -522,23 +523,19 @@ class JoinServer:
         self.open: dict[_Connection, None] = {}
         """Those that said hello, in the order in which they came."""
         self._gone = anyio.Event()
-        self._accepting = anyio.CancelScope()
 
     async def run(self) -> None:
         """Listen and serve, until cancelled."""
-        listener = self._listener = self._place.listen()
-        if listener is None:
+        if (listener := self._place.listen()) is None:
             return
-        listener.setblocking(False)
-        loop = asyncio.get_running_loop()
-        try:
-            async with anyio.create_task_group() as tasks:
-                with self._accepting:
-                    while True:
-                        connection, _ = await loop.sock_accept(listener)
-                        tasks.start_soon(self._serve, connection)
-        finally:
-            self._stop_listening()
+        async with anyio.create_task_group() as tasks:
+            self._acceptor = Acceptor(listener, partial(self._arrived, tasks), limits=ConnectionLimits())
+            try:
+                await anyio.sleep_forever()
+            finally:
+                self._stop_listening()
+                with anyio.CancelScope(shield=True):  # no connection opens when the tasks have ended
+                    await self._acceptor.wait_closed()
 
     @property
     def clients(self) -> list[JoinedClient]:
@@ -547,7 +544,6 @@ class JoinServer:
 
     async def leave(self, within: float) -> bool:
         """Take no more clients, and let those that are here go to the next hub; False if some stayed."""
-        self._accepting.cancel()
         self._stop_listening()
         with anyio.move_on_after(within):
             for one in list(self.open):
@@ -558,26 +554,30 @@ class JoinServer:
         return not self.open
 
     def _stop_listening(self) -> None:
-        if self._listener is not None:
+        if self._acceptor is not None and not self._acceptor.is_closed:
             self._place.close()
-            self._listener.close()
-            self._listener = None
+            self._acceptor.close()
 
-    async def _serve(self, connection: socket.socket) -> None:
-        if unix_peer_uid(connection) != os.geteuid() or len(self.open) >= MOST_CLIENTS:
-            log.warning("a process that wanted to join was refused: it is another user's, or there are too many")
-            connection.close()
-            return
-        reader, writer = await asyncio.open_unix_connection(sock=connection, limit=CHUNK)
-        joined = _Connection(self, reader, writer)
+    def _arrived(self, tasks: anyio.abc.TaskGroup, admission: Admission) -> asyncio.Protocol:
+        """The protocol of a connection of this user, which a task serves as soon as it is open."""
+        return asyncio.StreamReaderProtocol(
+            asyncio.StreamReader(limit=CHUNK), lambda *streams: tasks.start_soon(self._serve, admission, *streams)
+        )
+
+    async def _serve(self, admission: Admission, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        joined = _Connection(self, admission, reader, writer)
         try:
-            await joined.serve()
+            if len(self.open) < MOST_CLIENTS:
+                await joined.serve()
+            else:
+                log.warning("a process that wanted to join was refused: %d clients are here", MOST_CLIENTS)
         except Exception as exc:  # noqa: BLE001 - what one process does must end no other one, and not the hub
             log.warning("a process that joined was disconnected: %s", _cause(exc))
         finally:
             self.open.pop(joined, None)
             self._gone.set()
             self.changed()
+            admission.end()
             writer.transport.abort()
 
     def __repr__(self) -> str:
@@ -587,8 +587,11 @@ class JoinServer:
 class _Connection:
     """One client that joined."""
 
-    def __init__(self, server: JoinServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, server: JoinServer, admission: Admission, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self._server = server
+        self._admission = admission
         self.writer = SocketWriter(writer, self._look)
         self._told: JoinedClient | None = None
         self._longest = server.front.hub.config.settings.limits.message_bytes
@@ -630,6 +633,7 @@ class _Connection:
             self._tell({**self._server.answer, "wants": sorted(await environment.wanted(self._folder))})
             begun = _own_line(await anext(self._lines, b""))
         self._server.open[self] = None
+        self._admission.accepted(LOCAL.name, None)  # it does not give way any more to those that come
         variables = {str(name): str(value) for name, value in (begun.get("environment") or {}).items()}
         await environment.offer(self._name(), variables)
         entered = bool(self._folder) and await folders.enter(self._folder, variables)
