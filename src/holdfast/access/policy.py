@@ -113,7 +113,9 @@ class Policy:
         self._subject = lru_cache(MOST_SUBJECTS)(self._rules.subject)
         self._grants = lru_cache(MOST_SUBJECTS)(partial(Grants, self._rules))
         self.is_open = not settings.rules and self._rules.default == "allow"
-        """Whether there is nothing to decide: one test on the path of a call."""
+        """Whether no rule limits anything for anyone."""
+        self.passes_all = self.is_open and settings.ext_authz.address is None
+        """Whether every call passes: the rules are open, and no service is asked. One test on the path of a call."""
         self.version = _digest(asdict(settings))
         """The same for the same rules, in every process of a fleet."""
         self.scopes = frozenset(scope for rule in settings.rules if rule.effect == "allow" for scope in rule.scopes)

@@ -120,11 +120,9 @@ class Attribution(OwnerRelay):
 
     # The calls.
 
-    def end(self, call: Call) -> None:
-        """A call is over."""
-        served = self.calls.pop(call)
-        if served.lease is None and self._shares(call.principal, call.server):
-            # It waited for its connection, and the connection may stand now.
+    def began_early(self, call: Call) -> None:
+        """A call is over that began before its connection stood: the connection of now may have served it."""
+        if self._shares(call.principal, call.server):
             self.served_by(call.server).principals.add(call.principal)
 
     def served_by(self, server: str) -> Served:

@@ -188,7 +188,9 @@ class Broker:
 
     def end(self, call: Call, unuse: Callable[[], None] | None) -> None:
         """The call is over."""
-        self.attribution.end(call)
+        served = self.attribution.calls.pop(call)
+        if served.lease is None:
+            self.attribution.began_early(call)
         if unuse is not None:
             unuse()
         call.client.calls -= 1

@@ -327,13 +327,13 @@ class Call(msgspec.Struct, eq=False):
         message = self.message
         self.method = message.method or ""
         self.params = self.sent = message.params
-        self.meta = message.meta
         self.principal = self.identity.name
         if self.method in TASK_METHODS:
             self.task = text_of(self.params.get("taskId"))
-        token = self.meta.get("progressToken")
-        if type(token) in (str, int):
-            self.progress_token = token
+        if "_meta" in self.params:
+            self.meta = message.meta
+            token = self.meta.get("progressToken")
+            self.progress_token = token if type(token) in (str, int) else None
 
     def to(self, server: str, params: Fields, *, repeatable: bool) -> None:
         """It goes to this server, with these parameters."""

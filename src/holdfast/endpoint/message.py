@@ -184,10 +184,7 @@ async def read_message(body: bytes) -> Message:
     except BadJson as exc:
         code = INVALID_REQUEST if isinstance(exc, NotAnObject) else PARSE_ERROR
         raise MCPError(code, f"the message cannot be read: {exc}") from None
-    return _message_of(members, escapes=is_large or b"\\u" in body)
-
-
-def _message_of(members: Fields, *, escapes: bool) -> Message:
+    escapes = is_large or b"\\u" in body
     version = members.get("jsonrpc")
     if version != _VERSION and text_of(version) != "2.0":
         raise MCPError(INVALID_REQUEST, "the message is not JSON-RPC 2.0")
@@ -353,15 +350,11 @@ def params_for_server(params: Fields, *, meta: Mapping[str, Any], escapes: bool,
         # Servers drop the whole message, and the client would wait for ever.
         raise MCPError(INVALID_PARAMS, "the request contains characters that are not valid Unicode text")
     raw = params.get("_meta")
-    if "traceparent" not in headers:
-        if raw is None:
-            return params
-        if all(map(_is_envelope, meta)):
-            return {key: value for key, value in params.items() if key != "_meta"}
-    said = traced(fields(raw) if raw is not None and is_object(raw) else {}, headers)
-    kept = {key: value for key, value in said.items() if not _is_envelope(key)}
-    if kept:
-        return {**params, "_meta": join_fields(kept)}
+    if "traceparent" in headers or not all(map(_is_envelope, meta)):
+        said = traced(fields(raw) if raw is not None and is_object(raw) else {}, headers)
+        kept = {key: value for key, value in said.items() if not _is_envelope(key)}
+        if kept:
+            return {**params, "_meta": join_fields(kept)}
     return {key: value for key, value in params.items() if key != "_meta"} if raw is not None else params
 
 

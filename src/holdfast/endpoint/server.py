@@ -142,7 +142,8 @@ class McpServer:
                 raise outcome_unknown(call.server)
             # The rules of now decide: they may have changed while it waited.
             settings = registry.config.settings
-            broker.gate.judge(call)
+            if not registry.policy.passes_all:
+                broker.gate.judge(call)
             slot = registry.slots.get(call.server) or registry.slot(call.server)
             result: RawObject | None = None
             # What may come before a call needs waits and look-ups that a call of a shared server does without.
@@ -151,10 +152,9 @@ class McpServer:
                 slot = broker.servers.slot(client, call.server) if result is None else slot
             if result is None:
                 call.sent = _for_server(broker, call, slot)
-                if client.modern and _may_ask(broker, call, slot):
-                    result = await broker.pending.begin(call, partial(self._send, call, slot))
-                else:
-                    result = await self._send(call, slot)
+                is_open = client.modern and _may_ask(broker, call, slot)
+                send = partial(self._send, call, slot)
+                result = await (broker.pending.begin(call, send) if is_open else send())
         except HoldfastError as error:
             return _told(call, error)
         if result.is_large:
@@ -449,6 +449,8 @@ def _for_server(broker: Broker, call: Call, slot: Slot) -> Fields:
         broker.servers.ask_for_logs(client, call.server)
     if "task" in params and not _takes_task(client, slot):
         params = {key: value for key, value in params.items() if key != "task"}
+    if "_meta" not in params and "traceparent" not in call.headers and not call.message.escapes:
+        return params  # almost every call
     return params_for_server(params, meta=call.meta, escapes=call.message.escapes, headers=call.headers)
 
 

@@ -25,7 +25,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 from urllib.parse import parse_qsl, unquote
 
 from mcp import MCPError
@@ -230,6 +230,10 @@ class RequestsInFlight:
         return f"<RequestsInFlight {self.number}>"
 
 
+_Read: TypeAlias = tuple[Message, MessageStream, Exchange]
+"""A request that the exchange answers on this stream."""
+
+
 class HttpEndpoint:
     """Serves one view of the hub to HTTP clients of either era."""
 
@@ -253,82 +257,99 @@ class HttpEndpoint:
         self.in_flight = RequestsInFlight()
 
     async def serve(self, request: Request, reply: Reply) -> None:
-        """Answer one HTTP request."""
-        headers, principal = request.headers, request.principal
+        """Answer one HTTP request: first all that HTTP has to say of it, then the exchange, within its quota."""
+        headers = request.headers
         if "content-encoding" in headers and headers["content-encoding"].strip().lower() not in ("identity", ""):
             text = "Unsupported Media Type: send the body without a Content-Encoding"
             _refuse(reply, 415, text, b"accept-encoding: identity\r\n")
             return
         version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
-        if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
-            await self._serve_modern(request, reply, version)
-            return
         # Without a version header, or with one of the legacy era, it is a legacy request (its clients of before
         # 2025-06-18 send no such header).
-        named = headers.get("mcp-session-id")
-        if named is None:
-            await self._serve_without_session(request, reply)
+        if version is None or version in HANDSHAKE_PROTOCOL_VERSIONS:
+            read = await self._read_legacy(request, reply)
+        else:
+            read = await self._read_modern(request, reply, version)
+        if read is None:
             return
+        message, stream, exchange = read
+        session = stream.session
+        # The replica that a forwarded request came in at counts it. A stream for long is a connection, and no call.
+        counted = not request.forwarded and not (session is None and message.method == LISTEN)
+        use = self._front.quotas.begin_call(request.principal.name) if counted else None
+        own = b"" if session is None else session.header
+        if isinstance(use, QuotaExceeded):
+            _over_quota(reply, message, use, own)
+            return
+        if session is not None:
+            session.serving += 1
+        self.in_flight.number += 1
+        reply.wait_for_result(own, stream.prime)
+        try:
+            await exchange.handle(message, stream, headers, identity=request.principal)
+        except LivesElsewhere as found:
+            await self._answer_elsewhere(found, read, request, reply)
+        finally:
+            self.in_flight.end(use)
+            if session is not None:
+                session.serving -= 1
+                session.used_at = exchange.now()
+
+    async def _answer_elsewhere(self, found: LivesElsewhere, read: _Read, request: Request, reply: Reply) -> None:
+        """Let the replica answer that has to. It may have left: then the exchange is asked again."""
+        if self.peers is None:
+            raise found
+        message, stream, exchange = read
+        for _ in range(MOST_TRIES):
+            if request.forwarded:  # two replicas that disagree would send it to and fro
+                refuse_forwarded(reply, 421, "the connections of this client are on another replica now")
+                return
+            try:
+                stream.done = await self.peers.answer(found, request, reply)
+            except MCPError as exc:
+                stream.error(message.id or b"null", exc.error)
+            if stream.done:
+                return
+            try:
+                await exchange.handle(message, stream, request.headers, identity=request.principal)
+            except LivesElsewhere as again:
+                found = again
+            else:
+                return
+        text = "the replica with the connections of this client was not found; try again"
+        stream.error(message.id or b"null", ErrorData(code=INTERNAL_ERROR, message=text))
+
+    # The legacy era.
+
+    async def _read_legacy(self, request: Request, reply: Reply) -> _Read | None:
+        """The request in a POST of a session; all else has its answer."""
+        headers, principal = request.headers, request.principal
+        if (named := headers.get("mcp-session-id")) is None:
+            await self._serve_without_session(request, reply)
+            return None
         session = await self.sessions.find(self, named, principal)
         if isinstance(session, QuotaExceeded):
             _over_quota(reply, None, session)
-        elif session is None:
+            return None
+        if session is None:
             _refuse(reply, 404, "Session not found")
-        else:
-            session.serving += 1
-            try:
-                if request.head.method != "POST":
-                    await self._serve_session(request, reply, session)
-                elif (message := await self._read_post(request, reply, session)) is not None:
-                    # By the credential of this request: another token of the principal may see less of its stream.
-                    rights = self.server.view.seen_by(principal).rights
-                    stream = MessageStream(session, reply, self.sessions.backlog, bytes(message.id or b""), rights)
-                    await self._answer(message, request, reply, stream, session.exchange)
-            finally:
-                session.serving -= 1
-                session.used_at = session.exchange.now()
-
-    async def _answer(
-        self, message: Message, request: Request, reply: Reply, stream: MessageStream, exchange: Exchange
-    ) -> None:
-        """Have the exchange answer a request, within its quota.
-
-        The replica answers that has to, where it is another one. It may have left: then the exchange is asked again. A
-        forwarded request goes no further, and the replica that it came in at counts it.
-        """
-        headers = stream.session.header if stream.session is not None else b""
-        # A stream for long is a connection, and no call.
-        counted = not request.forwarded and not (stream.session is None and message.method == LISTEN)
-        use = self._front.quotas.begin_call(request.principal.name) if counted else None
-        if isinstance(use, QuotaExceeded):
-            _over_quota(reply, message, use, headers)
-            return
-        self.in_flight.number += 1
-        reply.wait_for_result(headers, stream.prime)
+            return None
+        session.serving += 1
         try:
-            for _ in range(MOST_TRIES):
-                try:
-                    await exchange.handle(message, stream, request.headers, identity=request.principal)
-                except LivesElsewhere as found:
-                    if self.peers is None:
-                        raise
-                    if request.forwarded:
-                        refuse_forwarded(reply, 421, "the connections of this client are on another replica now")
-                        return
-                    try:
-                        stream.done = await self.peers.answer(found, request, reply)
-                    except MCPError as exc:
-                        stream.error(message.id or b"null", exc.error)
-                    if stream.done:
-                        return
-                else:
-                    return
-            text = "the replica with the connections of this client was not found; try again"
-            stream.error(message.id or b"null", ErrorData(code=INTERNAL_ERROR, message=text))
+            if request.head.method != "POST":
+                await self._serve_session(request, reply, session)
+                return None
+            message = await self._read_post(request, reply, session)
         finally:
-            self.in_flight.end(use)
-
-    # The legacy era.
+            session.serving -= 1  # nothing waits from here to ``serve``, which counts it again
+            session.used_at = session.exchange.now()
+        if message is None:
+            return None
+        # By the credential of this request: another token of the principal may see less of its stream.
+        policy = self._front.hub.registry.policy
+        rights = "" if policy.is_open else policy.grants(principal).key
+        stream = MessageStream(session, reply, self.sessions.backlog, bytes(message.id or b""), rights)
+        return message, stream, session.exchange
 
     async def _serve_without_session(self, request: Request, reply: Reply) -> None:
         """Only a handshake needs no session."""
@@ -378,7 +399,12 @@ class HttpEndpoint:
         So have a notification, a batch, and the handshake, which is all that is taken without a session.
         """
         headers = session.header if session is not None else b""
-        if not _takes_post(request, reply, headers):
+        takes_json, reply.streams = _accepted(request.headers.get("accept"))
+        if not takes_json:
+            _refuse(reply, 406, "Not Acceptable: Client must accept application/json", headers)
+            return None
+        if _kind_of(request.headers.get("content-type", "")) != _JSON:
+            _refuse(reply, 415, "Unsupported Media Type: Content-Type must be application/json", headers)
             return None
         limits = self._front.hub.registry.config.settings.limits
         body = await request.body(limits.message_bytes, room=self._front.bodies)
@@ -469,17 +495,8 @@ class HttpEndpoint:
 
     # The modern era.
 
-    async def _serve_modern(self, request: Request, reply: Reply, version: str) -> None:
-        message = await self._read_modern(request, reply, version)
-        if message is None or message.key is None:
-            return
-        stream = MessageStream(None, reply, self.sessions.backlog)
-        exchange = Exchange(self.server, stream, era="modern", principal=request.principal)
-        with request.ending_with_client(partial(exchange.cancel, message.key)):
-            await self._answer(message, request, reply, stream, exchange)
-
-    async def _read_modern(self, request: Request, reply: Reply, version: str) -> Message | None:
-        """The request in a POST; None if it is refused, and for a notification."""
+    async def _read_modern(self, request: Request, reply: Reply, version: str) -> _Read | None:
+        """The request in a POST; None if it is refused, and for a notification: then it has its answer."""
         takes_json, reply.streams = _accepted(request.headers.get("accept"))
         if request.head.method != "POST":
             if request.head.method == "DELETE" and self._forget(request):
@@ -506,8 +523,11 @@ class HttpEndpoint:
             reply.plain(400, error_message(message.id, error))
         elif message.method == LISTEN and not reply.streams:
             _refuse(reply, 406, "Not Acceptable: Client must accept text/event-stream")
-        else:
-            return message
+        elif message.key is not None:
+            stream = MessageStream(None, reply, self.sessions.backlog)
+            exchange = Exchange(self.server, stream, era="modern", principal=request.principal)
+            request.when_gone = partial(exchange.cancel, message.key)
+            return message, stream, exchange
         return None
 
     # Both eras.
@@ -579,17 +599,10 @@ def _accepted(accept: str | None) -> tuple[bool, bool]:
     return every or bool(kinds & {_JSON, "application/*"}), every or bool(kinds & {_EVENTS, "text/*"})
 
 
-def _takes_post(request: Request, reply: Reply, headers: bytes = b"") -> bool:
-    """Whether a POST has the right form; else it is refused."""
-    takes_json, reply.streams = _accepted(request.headers.get("accept"))
-    sends = request.headers.get("content-type", "")
-    if sends != _JSON:
-        sends = sends.partition(";")[0].strip().lower()
-    if not takes_json:
-        _refuse(reply, 406, "Not Acceptable: Client must accept application/json", headers)
-    elif sends != _JSON:
-        _refuse(reply, 415, "Unsupported Media Type: Content-Type must be application/json", headers)
-    return takes_json and sends == _JSON
+@lru_cache(maxsize=64)
+def _kind_of(content_type: str) -> str:
+    """The kind of a body by its header, without parameters."""
+    return content_type.partition(";")[0].strip().lower()
 
 
 def _check_routing(message: Message, request: Request) -> None:

@@ -230,7 +230,8 @@ class InboundRequests:
         self.counted = 0
         """Bytes of bodies that no reader asked for, as they were counted last."""
         self._paused = False
-        self._waiter: asyncio.Future[None] | None = None
+        self.waiter: asyncio.Future[None] = self._loop.create_future()
+        """What the task of the connection waits for last; it is done when bytes came, or the client is gone."""
         self.lost = False
 
     def receive(self, data: bytes = b"") -> None:
@@ -275,7 +276,7 @@ class InboundRequests:
         # The time of a head runs from its first byte, and a further byte does not give it more.
         if not queue and parser.begun and not self._in_head:
             self._in_head = True
-            self._timer.arm(HEAD_SECONDS, self.too_slow)
+            self._timer.arm(HEAD_SECONDS, self.overdue)
         if not self.count():
             connection.refuse(503)
         self._wake()
@@ -296,23 +297,28 @@ class InboundRequests:
         before, self.counted = self.counted, now
         return now == before or self._bodies.wait(before, now)
 
-    def too_slow(self) -> None:
-        """The time for a head, or for the next piece of a body, is over."""
-        self._connection.refuse(408)
+    def overdue(self) -> None:
+        """The time for the next request is over: refuse one that has begun, and close a connection that is idle."""
+        # The timer is not disarmed when a request is here, so what it rings for is looked at now. While a request is
+        # served, its reply has the timer, or nothing is to be done.
+        if not self.queue and self._parser.begun:
+            self._connection.refuse(408)
+        elif not self.queue:
+            self._connection.out.close()
 
-    # What requests use.
+    # What the task of the connection uses, and nothing else: one future is all that waits here.
 
-    async def wait(self, within: float | None = None) -> None:
-        """Wait until bytes came, the time is over, or the client is gone; for the connection's own task alone."""
-        waiter = self._waiter = self._loop.create_future()
-        if within is not None:
-            self._timer.arm(within, self.too_slow)
+    async def wait(self, within: float) -> None:
+        """Wait until more of a body came, or the client is gone. Where the time is over, the connection ends."""
+        waiter = self.waiter = self._loop.create_future()
+        self._timer.arm(within, self._too_slow)
         try:
             await waiter
         finally:
-            self._waiter = None
-            if within is not None:
-                self._timer.disarm()
+            self._timer.disarm()
+
+    def _too_slow(self) -> None:
+        self._connection.refuse(408)
 
     def want_body(self) -> None:
         """A reader waits: take more of what was sent, or read more."""
@@ -330,11 +336,9 @@ class InboundRequests:
     def await_next(self) -> None:
         """All requests have their answers: the next one has its time to come, else the connection is closed."""
         self._in_head = self._parser.begun > 0
-        if self._in_head:
-            self._timer.arm(HEAD_SECONDS, self.too_slow)
-        else:
-            self._timer.arm(IDLE_SECONDS, self._connection.out.close)
-        self.want_body()
+        self._timer.arm(HEAD_SECONDS if self._in_head else IDLE_SECONDS, self.overdue)
+        if self._paused or self._parser.unread:
+            self.want_body()
 
     def pause(self) -> None:
         """Read no more for now."""
@@ -363,8 +367,8 @@ class InboundRequests:
             self._transport.resume_reading()
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        if not self.waiter.done():
+            self.waiter.set_result(None)
 
     def __repr__(self) -> str:
         return f"<InboundRequests waiting={len(self.queue)} {self._parser!r}>"
@@ -394,7 +398,7 @@ class HttpConnection(asyncio.Protocol):
         self._inbound = InboundRequests(self, transport)
         self.certificate = ClientCertificate(self._loop, tls, self.shutdown, self.out.abort, self.server.trusts)
         self.server.opened(self, self._loop.create_task(self._run()))
-        self.timer.arm(HEAD_SECONDS, self.out.close)
+        self.timer.arm(HEAD_SECONDS, self._inbound.overdue)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request, or of many that were sent ahead."""
@@ -449,11 +453,11 @@ class HttpConnection(asyncio.Protocol):
         try:
             while not inbound.lost and (inbound.queue or not self._ending):
                 if not inbound.queue:
-                    await inbound.wait()
+                    inbound.waiter = self._loop.create_future()
+                    await inbound.waiter
                     continue
                 request = inbound.queue[0]
                 reply = Reply(self, request, self.out, self.timer)
-                self.timer.disarm()
                 try:
                     if (handler := await endpoint.admit(request, reply)) is not None:
                         await handler.serve(request, reply)

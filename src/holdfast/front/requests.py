@@ -24,6 +24,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -115,7 +116,8 @@ class Request(msgspec.Struct, eq=False):
     """Whether another replica sent it here: then it goes no further."""
     whole: bytes = b""
     """The body, once it is read: it may have to go to another replica."""
-    _when_gone: Callable[[], object] | None = None
+    when_gone: Callable[[], object] | None = None
+    """Called when the client closes the connection before it has its answer."""
 
     async def body(self, most: int, *, within: float = WHOLE_BODY_SECONDS, room: BodyBudget | None = None) -> bytes:
         """The whole body; raises ``TooLarge``, ``BadRequest``, or ``Gone`` if the client does not send it in time.
@@ -156,16 +158,16 @@ class Request(msgspec.Struct, eq=False):
     @contextmanager
     def ending_with_client(self, end: Callable[[], object]) -> Iterator[None]:
         """In the block, ``end`` is called when the client closes the connection before it has its answer."""
-        before, self._when_gone = self._when_gone, end
+        before, self.when_gone = self.when_gone, end
         try:
             yield
         finally:
-            self._when_gone = before
+            self.when_gone = before
 
     def client_left(self) -> None:
         """The client closed the connection."""
-        if self._when_gone is not None:
-            self._when_gone()
+        if self.when_gone is not None:
+            self.when_gone()
 
     def refuse(self, status: int) -> None:
         """What came of its body is none, and no more comes: who reads it refuses the request."""
@@ -299,7 +301,8 @@ class Reply(msgspec.Struct, eq=False):
             kept = b"connection: close\r\n"
         elif request.head.http_version == "1.0":
             kept = b"connection: keep-alive\r\n"
-        return b"%b%b%b%b%b\r\n" % (_STATUS_LINES[status], _date(), headers, framing, kept)
+        date = _date_line(int(time.time()))
+        return b"%b%b%b%b%b\r\n" % (_STATUS_LINES[status], date, headers, framing, kept)
 
     def _tick(self) -> None:
         if self.done:
@@ -325,17 +328,10 @@ def last_answer(status: int) -> bytes:
     return _STATUS_LINES[status] + b"content-length: 0\r\nconnection: close\r\n\r\n"
 
 
-_dated = 0
-_date_line = b""
-
-
-def _date() -> bytes:
-    """The Date header, made once a second."""
-    global _dated, _date_line
-    now = int(time.time())
-    if now != _dated:
-        _dated, _date_line = now, f"date: {formatdate(now, usegmt=True)}\r\n".encode()
-    return _date_line
+@lru_cache(maxsize=1)
+def _date_line(second: int) -> bytes:
+    """The Date header of a second: most answers of that second take the one that is made."""
+    return f"date: {formatdate(second, usegmt=True)}\r\n".encode()
 
 
 class OutputBuffer:

@@ -118,7 +118,7 @@ class Backlog:
         """Something was written; cut this reader off if it, or all together, are over a bound."""
         if self._held:
             self._drop(reply.out)
-        if reply.out.held == 0:
+        if not reply.out.unread:
             return
         self._hold(reply, owner)
         self._writes_left -= 1
