@@ -34,6 +34,7 @@ from holdfast.core.lifecycle.events import (
 )
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Machine
+from tests.harness.catalogs import configured
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -90,7 +91,7 @@ class SlotHarness:
         self.connection: int | None = None
         self.look: int | None = None
         self.looks: list[float] = []
-        self.catalog = Catalog().configure(SERVER)
+        self.catalog = configured(Catalog(), SERVER)
         self.records: list[Record] = []
         self.permits: list[Permit] = []
         self.decision: Permit | Refusal | None = None

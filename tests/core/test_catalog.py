@@ -18,6 +18,7 @@ from holdfast.core.catalog import (
     is_repeatable,
 )
 from holdfast.core.names import Kind, base_name, is_own_name
+from tests.harness.catalogs import configured
 
 ALLOWED = re.compile(r"[A-Za-z0-9_-]{1,48}")
 
@@ -33,7 +34,7 @@ def resources(server: str, *uris: str) -> Listing:
 def catalog(*listings: Listing, **prefixes: str) -> Catalog:
     made = Catalog()
     for listing in listings:
-        made = made.configure(listing.server, prefix=prefixes.get(listing.server)).publish(listing)
+        made = configured(made, listing.server, prefix=prefixes.get(listing.server)).publish(listing)
     return made
 
 
@@ -209,9 +210,9 @@ def test_the_templates_that_may_lead_to_a_uri_are_found_in_their_order_and_a_bou
 
 def test_a_new_prefix_renames_a_servers_tools_and_keeps_it_withdrawn() -> None:
     made = catalog(tools("a", "x"))
-    assert made.configure("a") is made
-    assert shown(made.configure("a", prefix="b")) == ["b__x"]
-    hidden = made.withdraw("a").configure("a", prefix="b")
+    assert configured(made, "a") is made
+    assert shown(configured(made, "a", prefix="b")) == ["b__x"]
+    hidden = configured(made.withdraw("a"), "a", prefix="b")
     assert shown(hidden) == []
     assert shown(hidden.reinstate("a")) == ["b__x"]
 
@@ -291,7 +292,7 @@ def test_a_server_that_lists_in_another_order_changes_nothing() -> None:
 @pytest.mark.requirement("HUB-8")
 def test_a_new_prefix_changes_the_lists_of_all_servers_and_not_that_of_the_one() -> None:
     before = catalog(tools("a", "x"))
-    (change,) = before.configure("a", prefix="b").changes(before).values()
+    (change,) = configured(before, "a", prefix="b").changes(before).values()
     assert change.shown == {Kind.TOOL}
     assert not change.own
     (change,) = before.publish(tools("a", "y", generation=2)).changes(before).values()
@@ -300,7 +301,7 @@ def test_a_new_prefix_changes_the_lists_of_all_servers_and_not_that_of_the_one()
 
 @pytest.mark.requirement("LIFE-15")
 def test_a_server_that_has_listed_nothing_is_still_there() -> None:
-    assert set(Catalog().configure("quiet").servers) == {"quiet"}
+    assert set(configured(Catalog(), "quiet").servers) == {"quiet"}
 
 
 # Resolving.
@@ -356,7 +357,7 @@ def test_the_changes_name_the_server_and_the_kinds(listing: Listing, kinds: set[
 
 
 def test_a_server_that_loses_a_uri_to_another_one_is_among_the_changes() -> None:
-    before = Catalog().configure("a").configure("b").publish(resources("b", "file:///x"))
+    before = configured(configured(Catalog(), "a"), "b").publish(resources("b", "file:///x"))
     after = before.publish(resources("a", "file:///x"))
     assert changed(after, before) == {"a": {Kind.RESOURCE}, "b": {Kind.RESOURCE}}
 
@@ -374,7 +375,7 @@ def test_the_same_tools_from_a_newer_connection_are_no_change() -> None:
 
 def test_a_name_of_the_hub_itself_is_no_former_name_of_a_servers_tool() -> None:
     """A server without a prefix may list any name. One that the hub keeps for itself leads to no server (SEC-21)."""
-    made = Catalog().configure("a", prefix="").publish(tools("a", "find_tools"))
+    made = configured(Catalog(), "a", prefix="").publish(tools("a", "find_tools"))
     given = shown(made)
     assert given != ["find_tools"]
     assert isinstance(made.resolve("find_tools"), Unknown)

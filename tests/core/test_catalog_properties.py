@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 from holdfast.core import catalog as catalogs, names
 from holdfast.core.catalog import Catalog, Item, Listing, NameKey
 from tests.core.pinned import CATALOG, play
+from tests.harness.catalogs import configured
 
 SETTINGS = settings(
     derandomize=True,
@@ -49,7 +50,7 @@ class AnythingToACatalog(RuleBasedStateMachine):
     @rule(server=SERVERS, prefix=PREFIXES)
     def configure(self, server: str, prefix: str | None) -> None:
         if server not in self.catalog.servers:
-            self.catalog = self.catalog.configure(server, prefix=prefix)
+            self.catalog = configured(self.catalog, server, prefix=prefix)
             self.owners = {}  # names follow from the configuration, and it changed
 
     @rule(server=SERVERS, names=NAMES)

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from holdfast.core.catalog import Catalog, CatalogEntry, Item, Listing
 from holdfast.hub import tool_index
 from holdfast.hub.tool_index import CANDIDATES, StaticEmbeddings, ToolIndex, VectorTable
+from tests.harness.catalogs import configured
 
 pytestmark = pytest.mark.requirement("FIND-3")
 
@@ -113,7 +114,7 @@ class AnyChangesOfACatalog(RuleBasedStateMachine):
 
     @rule(server=SERVERS, prefix=st.sampled_from([None, "", "p"]))
     def name_otherwise(self, server: str, prefix: str | None) -> None:
-        self.catalog = self.catalog.configure(server, prefix=prefix)
+        self.catalog = configured(self.catalog, server, prefix=prefix)
 
     @invariant()
     def it_equals_an_index_made_from_the_beginning(self) -> None:

@@ -348,17 +348,10 @@ class Catalog(CatalogNames):
         listed = ", ".join(f"{len(self.of(kind))} {kind.value}" for kind in Kind)
         return f"<Catalog version={self.version} of {len(self.servers)} servers: {listed}>"
 
-    def configure(self, server: str, *, prefix: str | None = None) -> Catalog:
-        """Make a server known, with its prefix: None for its id, empty for no prefix at all."""
-        source = self.servers.get(server)
-        if source is not None and source.prefix == prefix:
-            return self
-        written = {name: one.prefix for name, one in self.servers.items()}
-        return self.arrange({**written, server: prefix})
-
     def arrange(self, written: Mapping[str, str | None], *, longest: int | None = None) -> Catalog:
         """Make exactly these servers known, with their prefixes, in the order of the configuration.
 
+        A prefix is None for the id of the server, and empty for no prefix at all.
         ``longest`` is the most characters of a name; None leaves it as it is.
         """
         longest = self.longest if longest is None else longest
@@ -391,7 +384,9 @@ class Catalog(CatalogNames):
                 shown = (listing.keeping(source.listing) if listing.failed else listing).in_order_of(source.listing)
             # The same list makes no new version: no client is told to read it again.
             if shown != source.listing or source.withdrawn:
-                known = known if listing.server in known.servers else known.configure(listing.server)
+                if listing.server not in known.servers:
+                    written = {name: one.prefix for name, one in known.servers.items()}
+                    known = known.arrange({**written, listing.server: None})
                 newer.append((shown, False))
         return known._named(newer) if newer else self  # noqa: SLF001 - of the same class
 

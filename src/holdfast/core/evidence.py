@@ -129,7 +129,6 @@ class NetworkFailure:
     """Whether this connection had been established before it failed."""
     sent: bool = True
     """Whether the request may have reached the server; False where it was never written whole."""
-    errno: int | None = None
     detail: str = ""
 
 
@@ -280,7 +279,6 @@ class CommandUnusable:
 
     command: str
     fault: CommandFault
-    errno: int | None = None
     detail: str = ""
 
 

@@ -324,6 +324,8 @@ async def _excerpts(kept: _Kept, query: str, offset: int) -> RawObject:
 
 async def _places(text: str, wanted: list[str], offset: int) -> list[tuple[int, int]]:
     """Where one of some texts occurs, in any case, each place with some text around it; places do not overlap."""
+    # Not one regular expression of all: on a text of one letter repeated it takes the product of both lengths, and
+    # `find` their sum. The text is foreign, and each slice is one step of the event loop.
     lowered = [one.lower() for one in wanted]
     overlap = max(map(len, lowered), default=1)
     found: list[tuple[int, int]] = []

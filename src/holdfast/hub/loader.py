@@ -260,7 +260,7 @@ class Loader:
         found = self._attempts[spec.id] = Attempt(
             spec=spec,
             redactor=redactor,
-            read=_tools,
+            read=lambda connection, within: connection.list_tools(within=within),
             deadline=deadline,
             within=policy.attempt_timeout,
             total=policy.total_timeout,
@@ -350,10 +350,6 @@ async def report_starts(attempts: Mapping[str, Attempt[Any]], on_starting: OnSta
         for server, attempt in attempts.items():
             if (starting := attempt.starting) is not None:
                 on_starting(server, starting)
-
-
-async def _tools(connection: Connection, within: float) -> tuple[Offer, ...]:
-    return await connection.list_tools(within=within)
 
 
 def _failed(server_id: str, verdict: Verdict, *, attempts: int, elapsed: float) -> MCPServerLoadOutcome:

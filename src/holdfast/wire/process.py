@@ -566,4 +566,4 @@ def _unusable(spec: ServerSpec, exc: OSError | ValueError) -> CommandUnusable | 
         return BadConfig(problems=(problem,), hint="look for a NUL character in `args` and `env`")
     fault = _FAULT.get(exc.errno or 0, CommandFault.OTHER)
     detail = os.strerror(exc.errno) if fault is CommandFault.OTHER and exc.errno else ""
-    return CommandUnusable(command=spec.command, fault=fault, errno=exc.errno, detail=detail)
+    return CommandUnusable(command=spec.command, fault=fault, detail=detail)

@@ -492,7 +492,7 @@ def _no_proxy(seen: Evidence) -> NetworkFailure:
         return NetworkFailure(fault=NetworkFault.PROXY_REFUSED, detail="the TLS handshake with it failed")
     unknown = seen.fault is NetworkFault.NAME_RESOLUTION
     fault = NetworkFault.PROXY_REFUSED if unknown else NetworkFault.PROXY_FAILED
-    return NetworkFailure(fault=fault, detail=_PROXY.get(seen.fault, "the connection to it failed"), errno=seen.errno)
+    return NetworkFailure(fault=fault, detail=_PROXY.get(seen.fault, "the connection to it failed"))
 
 
 def _from_chain(exc: BaseException, *, stood: bool) -> Evidence:
@@ -502,10 +502,10 @@ def _from_chain(exc: BaseException, *, stood: bool) -> Evidence:
         if isinstance(cause, ssl.SSLError):
             return _tls_fault(cause, stood=stood)
         if isinstance(cause, socket.gaierror):
-            return NetworkFailure(fault=NetworkFault.NAME_RESOLUTION, errno=cause.errno)
+            return NetworkFailure(fault=NetworkFault.NAME_RESOLUTION)
     for cause in found:
         if isinstance(cause, OSError) and (fault := _ERRNO.get(cause.errno or 0)):
-            return NetworkFailure(fault=fault, errno=cause.errno, stood=stood)
+            return NetworkFailure(fault=fault, stood=stood)
         if isinstance(cause, ConnectionResetError):  # event loops say so of a peer that leaves during the TLS handshake
             return NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
     return NetworkFailure(fault=NetworkFault.CLOSED if stood else NetworkFault.OTHER, stood=stood)
