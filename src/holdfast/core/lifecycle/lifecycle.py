@@ -117,8 +117,8 @@ class Dialing:
     """New credentials arrived during the dial: if it fails, dial once more."""
     retry_at: float | None = None
     """The time of the reconnect that was planned before this dial began."""
-    notices: int = 0
-    """The number of ``list_changed`` notices so far."""
+    list_changed: bool = False
+    """Whether the server said so during the dial: the listing of the dial may be older than that."""
 
 
 @dataclass(slots=True)
@@ -144,11 +144,10 @@ class LeaseState:
     suspect: bool = False
     """A call on it failed, or the breaker refuses calls because of earlier failures: one failed liveness check
     ends it."""
-    notices: int = 0
-    covered: int = 0
-    """How many of those notices are older than the last good listing."""
-    covering: int = 0
-    """How many are older than the listing that is under way."""
+    list_changed: bool = False
+    """Whether the server said so since the latest listing began."""
+    looks_for_change: bool = False
+    """Whether it had said so before that listing: if the listing fails, it is still to be looked for."""
 
     @property
     def shut(self) -> RefreshFailed | None:
@@ -605,7 +604,7 @@ def _reset_budget(life: LifecycleState) -> None:
 
 def _dial_succeeded(life: LifecycleState, dial: Dialing, event: DialSucceeded, step: Step) -> None:
     life.dial = None
-    life.lease = lease = LeaseState(dial.generation, dial.cause, listed_at=step.now, notices=dial.notices)
+    life.lease = lease = LeaseState(dial.generation, dial.cause, listed_at=step.now, list_changed=dial.list_changed)
     life.ever_connected = life.listed = True
     life.denied_since, life.denials = None, 0
     life.last_used = max(life.last_used, step.now)  # an idle time begins with the connection at the earliest
@@ -731,14 +730,14 @@ def _session_expired(life: LifecycleState, _: SessionExpired, step: Step) -> Non
 
 def _list_changed(life: LifecycleState, _: ListChanged, step: Step) -> None:
     if life.dial is not None:
-        life.dial.notices += 1
+        life.dial.list_changed = True
     elif life.lease is not None:
         _list_again(life, life.lease, step)
 
 
 def _list_again(life: LifecycleState, lease: LeaseState, step: Step) -> None:
     """Its list is another one: plan a listing, or leave that to the end of the one that is under way."""
-    lease.notices += 1
+    lease.list_changed = True
     if not lease.refreshing:
         _plan_refresh(life, lease, step)
 
@@ -884,7 +883,7 @@ def _open_access(life: LifecycleState, lease: LeaseState, step: Step) -> None:
 
 def _plan_refresh(life: LifecycleState, lease: LeaseState, step: Step) -> None:
     """Plan the next listing: soon after a ``list_changed`` notice, else after the period."""
-    if lease.notices > lease.covered:
+    if lease.list_changed:
         # A failed listing is repeated more slowly: the third failure gives the connection up.
         spacing = life.policy.refresh_spacing * 2**lease.failures
         life.timers.hasten(RefreshDue, max(step.now, lease.listed_at + spacing))
@@ -895,7 +894,7 @@ def _plan_refresh(life: LifecycleState, lease: LeaseState, step: Step) -> None:
 
 def _refresh(lease: LeaseState, step: Step) -> None:
     lease.refreshing = True
-    lease.covering = lease.notices
+    lease.looks_for_change, lease.list_changed = lease.list_changed, False
     lease.listed_at = step.now
     if lease.call_denied:
         lease.asked_at = step.now
@@ -904,7 +903,6 @@ def _refresh(lease: LeaseState, step: Step) -> None:
 
 def _refreshed(life: LifecycleState, lease: LeaseState, event: RefreshSucceeded, step: Step) -> None:
     lease.refreshing = False
-    lease.covered = lease.covering
     lease.failures = 0
     _open_access(life, lease, step)
     if event.listing is not None:
@@ -915,6 +913,7 @@ def _refreshed(life: LifecycleState, lease: LeaseState, event: RefreshSucceeded,
 def _refresh_failed(life: LifecycleState, lease: LeaseState, event: RefreshFailed, step: Step) -> None:
     """A denied listing is that request's denial: it says nothing about the connection."""
     lease.refreshing = False
+    lease.list_changed |= lease.looks_for_change
     if event.status != "denied":
         _open_access(life, lease, step)
         lease.failures += 1
