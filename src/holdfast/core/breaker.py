@@ -182,6 +182,7 @@ class Gate:
         """Use another policy from now on; it also sets the length of a cooldown that has begun."""
         self.policy = policy
         self._failures = deque(self._failures, maxlen=policy.threshold)
+        # In every state: it is read only while the breaker is open, and each trip sets it anew.
         self._until = self._opened_at + self._cooldown()
 
     def admit(self, now: float, connection: int | None = None) -> Permit | Refusal:
@@ -203,6 +204,8 @@ class Gate:
     def hasten(self, now: float) -> None:
         """Calls work at a peer: the next call here may try."""
         if self.state is BreakerState.OPEN and self.by_calls:
+            # Not closed: that the calls of a peer pass says nothing of the way from here. The next call here is the
+            # probe.
             self._until = min(self._until, now)
 
     def _trip(self, now: float) -> Tripped:
@@ -259,6 +262,7 @@ class Breaker(Gate):
         if permit.settled:
             return None
         permit.settled = True
+        # Read first: once the place is given back, every probe looks like one that another has replaced.
         replaced = permit.probe and permit is not self.probe
         if permit is self.probe:
             self.probe = None
@@ -266,6 +270,7 @@ class Breaker(Gate):
             return None
         if permit.connection is not None and permit.connection < self._oldest_connection:
             return None
+        # A success counts also from a probe that was replaced: whichever call passes, calls pass again.
         if outcome is Outcome.COMPLETED:
             # Nearly every call finds nothing to forget: it enters no further function for that (PERF-7).
             if self._failures or self.trips:
@@ -282,6 +287,7 @@ class Breaker(Gate):
         self._oldest_connection = max(self._oldest_connection, connection)
         self._doubt = _Doubt()
         self._connected_at = now
+        # A handshake forgives nothing yet (BRK-10). What was before it is marked, for `stood` to forget.
         self._earlier_trips = self.trips
         return None if self.by_calls else self._close(now)
 
@@ -331,6 +337,8 @@ class Breaker(Gate):
     def warned(self, now: float) -> None:
         """Calls fail at a peer: one failing call here is enough now. A peer alone opens nothing."""
         if self.state is BreakerState.CLOSED:
+            # One less than the threshold: the last failure must be seen here. A peer with a broken network would else
+            # shut a server that this replica reaches well.
             missing = self.policy.threshold - 1 - len(self._failures)
             self._failures.extend([now] * missing)
 

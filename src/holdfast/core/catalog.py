@@ -261,6 +261,8 @@ class CatalogNames:
         """The true original name behind one of ``possible_owners``, if its server has listed it since."""
         if guess in self.names or guess.server not in self.servers:
             return guess.original
+        # A guess is what is left of a name without its lead. Of a shortened name that is a part of the original, and a
+        # hash: the name is made again with each lead that it can have had, and looked up.
         for lead in name_leads(guess.server, self.own_prefixes[guess.server], self.longest):
             name = lead + guess.original
             owner = self.owners.get((guess.kind, name)) or _former_of(self, guess.server, name, guess.kind)
@@ -334,6 +336,7 @@ class CatalogNames:
     @cached_property
     def _by_kind(self) -> Mapping[Kind, tuple[CatalogEntry, ...]]:
         sorted_out: dict[Kind, list[CatalogEntry]] = {kind: [] for kind in Kind}
+        # One pass for all kinds: a reader of one list nearly always asks for the others too.
         for source in self.servers.values():
             for entry in () if source.withdrawn else source.entries:
                 sorted_out[entry.key.kind].append(entry)
@@ -363,6 +366,8 @@ class Catalog(CatalogNames):
         # All items are named afresh, in the order of the file: so replicas with one file give the same names.
         bare = {name: replace(one, entries=()) for name, one in servers.items()}
         renamed = replace(self, prefixes=prefixes, longest=longest)
+        # Names of items that are not listed now are kept as far as the new prefixes give them too. URIs are not: their
+        # owner follows from all listings together, which are named again below.
         unnamed = replace(renamed, servers=bare, names=_kept(renamed, self.names), collisions=())
         listings = [(one.listing, one.withdrawn) for one in servers.values() if one.listing is not None]
         return unnamed._named(listings)  # noqa: SLF001 - of the same class
@@ -417,6 +422,7 @@ class Catalog(CatalogNames):
 
     def _named(self, listings: Iterable[tuple[Listing, bool]]) -> Catalog:
         """The next snapshot, with these listings; each comes with whether it is withdrawn."""
+        # Everything is done on copies: a listing that raises in the middle leaves the snapshot as it was.
         namer = _Namer(self)
         for listing, withdrawn in listings:
             namer.take(listing, withdrawn=withdrawn)
@@ -451,6 +457,7 @@ class ResourceIndex:
         """The listed templates whose text up to the first variable begins the URI, in their order."""
         found = (self._beginnings.get(uri[:length], ()) for length in self._lengths if length <= len(uri))
         given: dict[str, int] = {}
+        # Merged by their places: so they come in the order of the catalog, as if all of it had been compared.
         for at in merge(*found):
             entry = self.catalog.templates[at]
             given[entry.server] = given.get(entry.server, 0) + 1
@@ -604,6 +611,8 @@ class _Namer:
         self.owners[key.kind, name] = key
 
     def _release(self, key: NameKey, name: str) -> None:
+        # The name may be that of another item by now: an item that was outranked gave it up before this one is
+        # released.
         if self.owners.get((key.kind, name)) == key:
             del self.owners[key.kind, name]
 
@@ -645,6 +654,7 @@ class _Namer:
         self._new.append(Collision(holder, wanted, given))
 
     def _free(self, key: NameKey, wanted: str) -> str:
+        # Both are endless: a name is always found, however many items want the same one.
         names: Iterator[str]
         if key.kind in BY_URI:
             leads = chain(self._uri_leads[key.server][:1], (uri_lead(key.server, turn) for turn in count()))
@@ -687,6 +697,7 @@ def _differing(old: Mapping[tuple[Kind, str], Item], new: Mapping[tuple[Kind, st
 def _same(old: Item | None, new: Item | None) -> bool:
     if old is None or new is None:
         return old is new
+    # The first comparison is the cheap one, and true for nearly all items of a listing that changed in a few.
     return old == new or unmarked(old.raw) == unmarked(new.raw)
 
 

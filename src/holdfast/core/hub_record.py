@@ -204,6 +204,7 @@ def _count(value: object) -> int:
 
 def told_number(value: object) -> float | None:
     """A number that a time or a count can be; None for anything else."""
+    # The last comparison also refuses NaN and infinity, which JSON parsers of Python accept: no timer takes them.
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= LONGEST_SECONDS:
         return None
     return float(value)

@@ -216,6 +216,8 @@ class Machine:
         """Take an event. ``IllegalTransition``: the table forbids it, and nothing changed."""
         # A tick stands for every timer that is due. Each is an event of its own, in the order of their times.
         events = self.life.due(now) if isinstance(event, Tick) else (event,)
+        # `due` is a generator, and it must be: an event of one timer may drop or set other timers, so the next one is
+        # taken out only when the one before it has been handled.
         effects = [effect for each in events for effect in self._take(each, now, chance)]
         return (*effects, *_planned(self.life, self.breaker, now))
 
@@ -242,6 +244,8 @@ class Machine:
                 decision = _explained(self, decision, now)
         if isinstance(decision, Refusal):
             return decision, _interested(life, breaker, decision, now)
+        # Counted from the permit to its settlement, so waits count too: a lazy server must not be stopped under a call
+        # that waits for it.
         life.calls += 1
         life.last_used = now
         # One claim is one try: the result goes to the other replicas, and they decide who is next.
@@ -264,6 +268,7 @@ class Machine:
         # The reason of a lost connection is kept by the lifecycle; this one is for a connection that stands.
         if outcome is Outcome.TRANSPORT_FAILURE:
             self.failed_call = reason
+        # The breaker first: an event below may detach the connection, and late outcomes count nothing then.
         change = self.breaker.settle(permit, outcome, now)
         lease, routine = self.life.lease, outcome is Outcome.NEUTRAL
         if outcome is Outcome.COMPLETED and lease is not None:
@@ -282,6 +287,7 @@ class Machine:
         """The hub behind this connection tells how its server is; None if it tells nothing that can be read."""
         if generation != self.connection:
             return ()  # told over a connection that is lost
+        # Compared as people see it: the records are those that the same change would have made here.
         before = self.health(now)
         # An available server behind the hub needs no mirror: then the health of the connection is that of the server.
         self._mirrored = (record, now) if record is not None and not record.is_available else None
@@ -443,11 +449,13 @@ def _shut(machine: Machine, now: float) -> Refusal | None:
     reason = _SHUT.get(life.state)
     if reason is not None:
         return Refusal(reason, None)
+    # After that time calls are admitted again: the first of them starts a dial, and the others join it.
     if life.state in _REFUSED_IN and now < life.refuses_until:
         return Refusal(_REFUSED_IN[life.state], _or_sooner(machine, _call_asks_in(machine, now), now))
     if life.lease is not None and life.lease.shut is not None:
         wait = max(_call_asks_in(machine, now) or 0.0, machine.breaker.policy.probe_wait)
         return Refusal(RefusalReason.DENIED, wait)
+    # Last: only a call that nothing else refuses would try the server.
     if _lacks_claim(life, machine.breaker, now):
         return _explained(machine, Refusal(RefusalReason.PROBING, machine.breaker.policy.probe_wait), now)
     return None
@@ -554,6 +562,7 @@ def _claims(life: Lifecycle, breaker: Breaker, now: float) -> list[Effect]:
 def _is_done(life: Lifecycle, breaker: Breaker) -> bool:
     if life.stopped or (life.claim_used and life.dial is None and breaker.probe is None):
         return True
+    # A server that is well needs no probe: the right was granted for an outage that is over.
     well = breaker.state is BreakerState.CLOSED and life.lease is not None
     return well or life.state in _CLAIMS_NOTHING
 

@@ -138,6 +138,8 @@ def assign_prefixes(written: Mapping[str, str | None]) -> dict[str, str]:
         wanted = server if prefix is None else prefix
         if wanted in taken:
             wanted = server
+        # The id is taken too: an earlier server wrote it as its prefix. The hash of the id is the same on every
+        # replica.
         while wanted in taken:
             wanted = f"{_cut(wanted, LONGEST_NAME)}_{_digest(server)}"
         given[server] = wanted
@@ -154,6 +156,7 @@ def claiming_prefix(name: str, own: str, prefixes: Mapping[str, str]) -> str | N
     while at > len(own):
         if name[:at] in prefixes and at + 2 < len(name):
             return name[:at]
+        # To `at + 1`: in `a___b` the next pair of underscores overlaps this one.
         at = name.rfind("__", 0, at + 1)
     return None
 
@@ -262,6 +265,7 @@ def nearest(name: str, names: Iterable[str], most: int = 3) -> tuple[str, ...]:
         return ()
     shortest, longest = 0.4 * len(name), 2.4 * len(name)
     similar = (one for one in names if shortest <= len(one) <= longest)
+    # Most mistakes leave the beginning or the end as it is. A comparison is costly, so these are compared first.
     head, tail = name[:4], name[-4:]
     like: list[str] = []
     rest: list[str] = []

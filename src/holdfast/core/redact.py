@@ -266,6 +266,7 @@ class Redactor:
 
     def learn(self, *values: str) -> None:
         """Add secrets found at run time, such as a renewed token. The latest are kept."""
+        # The same token comes again and again. To make all spellings takes longer than to look.
         fresh = [value for value in values if value not in self._learned]
         if fresh:
             self._learned.extend(fresh)
@@ -425,6 +426,7 @@ def _looks_random(part: str, *, least: int = SHORTEST_PART) -> bool:
     if size < least or (size < SHORTEST_HEX and _HEX.fullmatch(part)):
         return False
     groups = len(_DIGITS.findall(part))
+    # Words and dates change their kind of character seldom, and random text at about every second place.
     changes = len(_SAME_KIND.findall(part)) - 1
     letters = any(character.isalpha() for character in part)
     mixed = changes * 10 >= size * 3 and not _CAMEL.fullmatch(part)

@@ -127,6 +127,8 @@ class Timers(dict[type[Event], float]):
 
     def take_due(self, now: float) -> Event | None:
         """Take out the event that has been due longest; None when nothing is due."""
+        # The oldest first: after a pause of the whole machine many are due, and their order is that of the world before
+        # it.
         kind = min(self, key=self.__getitem__, default=None)
         if kind is None or self[kind] > now:
             return None
@@ -188,6 +190,7 @@ class AddressWatch:
     def not_listening(self, now: float, policy: LifecyclePolicy) -> float:
         """The time of the next check, after one that found no listener."""
         self.pending = None
+        # From the beginning of the check: one that took its whole second must not slow the rate down.
         return max(now, self._checked_at + self._wait(now, policy))
 
     def end(self) -> None:

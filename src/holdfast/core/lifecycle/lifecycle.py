@@ -259,6 +259,7 @@ class LifecycleState:
         retry_at = self.timers.get(RetryDue)
         self.timers.drop(RetryDue, SelfProbeDue, AddressCheckDue)
         self.address_watch.pending = None
+        # This dial is the try that a call or a timer waited for, and it uses the right to probe if there is one.
         self.waiting = self.interest_at = None
         self.claim_used = self.claim_until is not None
         self.generation += 1
@@ -267,6 +268,8 @@ class LifecycleState:
 
     def detach(self, step: Step) -> None:
         """Detach the connection and the dial, if there are any, then close them."""
+        # Out of the state first, closed after: whatever a close brings about finds no connection to hold on to
+        # (LIFE-7).
         live = self.live()
         self.lease = self.dial = None
         self.closing.update(live)
@@ -360,6 +363,8 @@ class Lifecycle(LifecycleState):
         The table is asked before anything changes, so an event that it forbids leaves no trace.
         """
         step = Step(now, chance, then=event)
+        # Few rounds: an event that completes another one (the last close of a disable, an enable that waited for it) is
+        # handled in the same step, so that no reader sees the state in between.
         while step.then is not None:
             current, step.then = step.then, None
             kind = judge(self, current, now)
@@ -369,6 +374,7 @@ class Lifecycle(LifecycleState):
 
     def due(self, now: float) -> Iterator[Event]:
         """The timer events that are due, each after the one before has been handled."""
+        # The tick has come, so no wake-up is armed any more: the next one is to be told even if it is at the same time.
         self._armed = None
         while (event := self.timers.take_due(now)) is not None:
             yield event
@@ -410,6 +416,8 @@ class Lifecycle(LifecycleState):
                 return self.dial is None or self.dial.generation != generation
             case AddressChecked(number=number):
                 return self.address_watch.pending != number
+            # Not only of the connection that stands: a server may say so between the listing of its dial and the end of
+            # it.
             case ListChanged(generation=generation):
                 return generation not in self.live()
             case OfLease(generation=generation):
@@ -422,6 +430,7 @@ class Lifecycle(LifecycleState):
         if new is not State.CONNECTED:
             self.reason = reason or self.reason
             self.evidence = _evidence_of(kind, event) or self.evidence
+        # The questions of a denial are timed from its first one. Another failure in between makes it another denial.
         if self.evidence != "denied":
             self.denied_since = None
         if new is old:
@@ -435,6 +444,8 @@ class Lifecycle(LifecycleState):
             self.waiting = None
         if new in _WELL:
             self.reason = ""
+        # A timer is an event, so the row of the new state says which may go on. One that fired in a state without a row
+        # for it would be an illegal transition.
         self.timers.keep(TRANSITIONS[new])
         step.do(
             Emit(
@@ -559,6 +570,8 @@ def _disable(life: LifecycleState, _: DisableRequested, step: Step) -> None:
     life.end_watch()
     life.detach(step)
     if life.closing:
+        # A close that hangs must not keep a server "disabling" for ever. The timer is also the sign that it is under
+        # way.
         life.timers[CloseOverdue] = step.now + life.policy.close_patience
     else:
         step.then = AllClosed()
@@ -628,12 +641,14 @@ def _dial_failed(life: LifecycleState, dial: Dialing, event: DialFailed, step: S
 
 def _park(life: LifecycleState, event: Event, step: Step) -> None:
     life.charge()  # before the dial or the connection is gone: its cause decides whether the budget pays
+    # Else a later failure here would start the reconnects again that the fleet has given up.
     if life.dial is None and life.lease is None:
         life.attempts = len(life.policy.backoff)  # a peer spent the budget, by the try that was due here
         life.waiting = None
     life.dial = None
     life.detach(step)
     life.refuses_until = step.now + life.policy.parked
+    # In this order: a watched address makes the early try needless, and the plan of the try looks whether there is one.
     life.plan_address_check(step, event)
     life.plan_self_probe(step)
 
@@ -678,6 +693,7 @@ def _peer_tripped(life: LifecycleState, event: PeerTripped, step: Step) -> None:
     if life.state not in DOWN or life.dial is not None or event.by_calls:
         return
     life.waiting = None
+    # The next try of the fleet is that far away, whoever makes it.
     at = step.now + event.retry_in
     if life.state is State.RECONNECTING:
         # The last try is made here: the peer's way to the server may be the one that is broken.
@@ -769,6 +785,7 @@ def _call_waiting(life: LifecycleState, event: CallWaiting, step: Step) -> None:
 
 
 def _idle_later(life: LifecycleState, _: IdleDue, step: Step) -> None:
+    # A call in flight is a use that goes on: the idle time begins when it ends, at the earliest now.
     since = step.now if life.calls else life.last_used
     life.timers[IdleDue] = since + life.policy.idle_after
 
@@ -854,6 +871,7 @@ def act_on_lease(life: LifecycleState, lease: LeaseState, event: Event, step: St
         case LivenessFailed():
             lease.checking = False
             lease.failures += 1
+        # Only a liveness check tells a server that is slow or that fails one tool from a connection that is dead.
         case CallTransportFailed():
             lease.failures += 1
             lease.suspect = True
@@ -947,6 +965,7 @@ def adopt_policy(life: LifecycleState, policy: LifecyclePolicy, step: Step) -> N
     """
     old, life.policy = life.policy, policy
     life.attempts = min(life.attempts, len(policy.backoff))
+    # Moved, not set: the time began with the failure, which the edit of a setting does not repeat.
     life.refuses_until += policy.parked - old.parked
     waits = life.state in _ASKED_BY_CALLS and life.dial is None and not life.unconfirmed
     if waits and (policy.self_probe, policy.transient_probe) != (old.self_probe, old.transient_probe):

@@ -334,6 +334,7 @@ class FleetMember:
         if restarted:
             if self._last_good is not None:
                 self._expected = frozenset(self.peers), now + PRESENT_SECONDS
+            # It may lack any of them. What it has after all is taken out again as it is read (`found`).
             self.outbox.begin_again(self.book)
         if self.is_alone or self._last_good is None or restarted:
             happened.append(Connected(emptied=emptied))
@@ -352,6 +353,7 @@ class FleetMember:
                 self.expiring.note(record)
                 happened.append(RecordLearned(record))
         self._cursor = reply.cursor
+        # A flood of records by others does not make a replica new again: it stays in sync while it reads them.
         self.synced = reply.cursor == reply.sequence or (self.synced and not restarted)
         if reply.replicas is not None:
             self.pace.last_roster, self.strangers = began, reply.strangers
@@ -368,6 +370,7 @@ class FleetMember:
         """An exchange failed, or took too long."""
         happened: list[Happening] = []
         self.pace.failed(now)
+        # A store that never answered is gone as well: a replica that starts without one must not wait for it for ever.
         since = self._last_good if self._last_good is not None else self._first_try
         if not self.is_alone and since is not None and now - since >= ALONE_SECONDS:
             self.is_alone = True

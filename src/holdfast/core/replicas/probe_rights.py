@@ -113,6 +113,7 @@ class ProbeClaims:
         since = max(now, at)
         if known is not None and known.round == number:
             since = min(since, known.since)  # a turn that moved to an earlier time waits from then on
+        # By the evidence of now: each try writes other evidence, and moves the turn on.
         turn = self.turns(server).index(self._replica)
         ask_at = at - LEAD_SECONDS if turn == 0 else at + GRACE_SECONDS * min(turn, LAST_TURN)
         self._wants[server] = _Want(f"probe/{definition}/{server}", at, number, ask_at, since)
@@ -194,6 +195,8 @@ class ProbeClaims:
             if self._using(server):
                 held.until = now + PROBE_SECONDS  # a try is under way; without the store it cannot be extended there
             else:
+                # Given back at once and without a delay: no try was made, so the next replica need not wait for
+                # anything.
                 self.release(server, 0.0)
                 happened.append(Unused(server))
         patience = 0.0 if alone else PATIENCE_SECONDS

@@ -109,6 +109,7 @@ class VersionClock:
     def saw(self, text: str) -> None:
         """Note the stamp of another replica."""
         number = int(text[1:17], 16)
+        # Two ranks count in opposite directions: of first sights the earliest is to win, so theirs counts down.
         self._last = max(self._last, number if text[:1] == _RANK_DECIDED else _LARGEST - number)
 
 
@@ -374,11 +375,14 @@ class SharedStore:
         known = self.records.get(record.key)
         if known is None or known[1].stamp < record.stamp:
             self.sequence += 1
+            # Taken out first: a dict keeps the place of a key that is only replaced, and the order is that of the
+            # numbers.
             self.records.pop(record.key, None)
             self.records[record.key] = (self.sequence, record)
 
     def _unseen(self, since: int) -> tuple[list[tuple[int, FleetRecord]], bool]:
         """What has a later number, oldest first, as much as one exchange carries; and whether that is all."""
+        # From the newest back: an exchange that has seen all but one record looks at two of a hundred thousand.
         unseen = list(takewhile(lambda entry: entry[0] > since, reversed(self.records.values())))
         unseen.reverse()
         size = 0
