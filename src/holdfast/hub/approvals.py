@@ -290,6 +290,7 @@ class Approvals:
             waiting = f"waiting for approval: {', '.join(map(_label, pending)) or 'none'}"
             raise UnknownTool(f"`{server}` has no {kind} named `{tool}`", hint=waiting)
         wanted = {key: change for key, change in pending.items() if one in (None, key)}
+        # All or nothing: a person reviewed one state of the server, and approves no part of another one.
         if mark is not None and any(change.mark != mark for change in wanted.values()):
             raise ToolHeld(
                 f"the {_label(one or '')} of `{server}` changed again since it was reviewed",
@@ -309,6 +310,7 @@ class Approvals:
         if self.pins.of(server).get(key) == text or self.lock is not None:
             return False
         self.pins.pin(server, key, text, approved=True)
+        # A copy: `_approved` takes out of it what is approved now.
         for changed, now in list(self.pins.changed.get(server, {}).items()):
             if key in (changed, beside(changed, now)) and self.pins.has(server, changed, now):
                 self._approved(server, changed)
@@ -316,6 +318,8 @@ class Approvals:
 
     def follow(self, known: PinnedTools | None) -> tuple[str, ...]:
         """Use what another hub wrote; returns the servers whose listing must be published again."""
+        # Before the pins change: what waited and is known now was approved by a person at another hub, and is recorded
+        # here too.
         before = {server: dict(texts) for server, texts in self.pins.changed.items()}
         self.pins.take(known)
         if known is None:
@@ -442,6 +446,8 @@ class ListingReview:
     def _pin_new(self, listing: Listing, watched: ToolTexts, *, of_one: bool) -> None:
         """Pin what is seen for the first time: all at the first listing, later only kinds that were not watched yet."""
         pins, server, mode = self._pins, listing.server, self._mode(listing.server)
+        # A server whose first listing had to wait for the fleet has an entry without pins: it is still seen for the
+        # first time, unless the fleet knew it.
         first = not pins.of(server) if server in self._waiting else server not in pins.seen
         seen = pins.seen.setdefault(server, {})
         if pins.is_lock:
@@ -474,6 +480,8 @@ class ListingReview:
         if Kind.PROMPT in listing.failed:  # nothing new is known of them
             changed |= {key: text for key, text in before.items() if kind_of(key)[0] == "prompt"}
         joins = not self._shared.is_settled and self._shared.not_shared_since is None
+        # What is held while a replica joins may be known to the fleet. It is held all the same, and told only if it is
+        # news.
         untold = self._untold.setdefault(server, set())
         untold.intersection_update(changed)
         for key in sorted(changed):

@@ -208,6 +208,7 @@ class CallApprovals:
         """Decide about a call; raises ``UnknownQuestion``."""
         found = find_question(self, question)
         verdict = verdict._replace(reason=verdict.reason[:LONGEST_REASON])
+        # It stays open, with its verdict, until the call takes it: the client may come back for it.
         if question in self._own:
             self._verdicts[question] = verdict
         else:
@@ -236,6 +237,7 @@ class CallApprovals:
     def follow_verdict(self, question: str, value: Mapping[str, Any]) -> None:
         """A question was decided at another replica."""
         self._sweep()
+        # The first verdict counts: two people may decide at two replicas within the same second.
         if question in self._own and question not in self._verdicts:
             approved = value.get("approved") is True
             verdict = CallVerdict(approved, str(value.get("by", "")), str(value.get("reason", ""))[:LONGEST_REASON])

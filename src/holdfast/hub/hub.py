@@ -287,6 +287,7 @@ class Operations:
         # Where no caller is `local`, the shared slot of a per-user server is not used.
         common = [slot] if self.registry.has_local or name not in users.servers else []
         dialed = [*common, *own]
+        # All begin before one of them is waited for: the slowest decides how long it takes, not their sum.
         for one in dialed:
             one.handle(on.ReconnectRequested())
         for one, generation in [(one, one.machine.dialing) for one in dialed]:
@@ -313,6 +314,7 @@ class Operations:
         if self.registry.fleet is not None:
             self.registry.fleet.decisions.note_switch(name, not enabled)
         slot.handle(on.EnableRequested() if enabled else on.DisableRequested())
+        # Bounded by the machine: a close that hangs counts as done after `close_patience`.
         while not enabled and slot.state is State.DISABLING:
             await slot.changed()
         if slot.machine.life.stopped:
@@ -488,6 +490,7 @@ class Hub(Operations, HubCalls):
         clock = self.registry.clock
         until = clock.now() + timeout if timeout is not None else None
         for slot in list(self.registry.slots.values()):
+            # One after the other under one deadline: the sum of the waits is the longest of them.
             if not slot.has_outcome.is_set() and not await clock.wait(slot.has_outcome, until):
                 return False
         return True

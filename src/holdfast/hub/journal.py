@@ -533,6 +533,8 @@ class WarningSink:
 
     def _update(self, server: str, failure: Failure | None) -> None:
         status, spent = (failure.status, failure.spent) if failure is not None else (None, False)
+        # Noted before the report: a listener that asks the hub something may bring about the next record of this
+        # server.
         known, was_spent = self._reported.get(server, (None, False))
         self._reported[server] = status, spent
         # A spent budget changes the words of a transient failure, which is reported once more.
@@ -546,6 +548,7 @@ def _counts(record: Transition) -> bool:
 
     A first dial has no outcome yet. A healthy connection may be replaced; if the new one fails, that is reported.
     """
+    # Asked for, or renewed: nothing is wrong yet, and a warning for each reconnect would teach people to skip them.
     replaced = record.new is State.RECONNECTING and record.cause in ("SessionExpired", "ReconnectRequested")
     return record.new is not State.CONNECTING and not replaced
 
@@ -621,12 +624,14 @@ class Journal:
 
     def records(self) -> AsyncIterator[HubRecord]:
         """Every record except those of calls, from now on (not from the first read), until the hub is closed."""
+        # Here and not in the generator, which runs no line before its first read: what happens until then is not lost.
         listener = _Listener()
         self._listeners.add(listener)
         return self._records(listener)
 
     async def _records(self, listener: _Listener) -> AsyncIterator[HubRecord]:
         try:
+            # What came before the end is still read after it: the last records say how the hub closed.
             while not self._closed or listener.waiting:
                 for record in listener.take():
                     if isinstance(record, Missed):

@@ -131,6 +131,7 @@ class KeptResults:
             return result
         piece = max(settings.over // 2, SHORTEST_PIECE)
         kept = _Kept(principal, text, tuple(document.parts), piece, self._now() + settings.lifetime)
+        # Whole, not cut: a model that was promised the rest must get it, and without room there is none to give.
         if not self._has_room(kept):
             return result
         handle = (f"{replica}." if replica else "") + secrets.token_hex(HANDLE_BYTES)
@@ -202,6 +203,7 @@ class KeptResults:
         """Whether one more fits within the bounds, after those whose time is over are gone."""
         now = self._now()
         self._kept = {handle: one for handle, one in self._kept.items() if one.until > now}
+        # Counted again each time, not kept as a sum: an entry ends by its time alone, and no step of ours marks that.
         own = sum(one.size for one in self._kept.values() if one.principal == more.principal)
         everything = sum(one.size for one in self._kept.values())
         return own + more.size <= PRINCIPAL_BYTES and everything + more.size <= ALL_BYTES

@@ -260,6 +260,7 @@ class OtherEra:
         """Open it whenever it is wanted, until cancelled; the task that opens it closes it."""
         while not self.absent:
             await self._wanted.wait()
+            # A new event for the next call, and a new scope for each try: a cancelled one would end the next at once.
             self._wanted = anyio.Event()
             with anyio.CancelScope() as self._scope:
                 try:
@@ -274,6 +275,7 @@ class OtherEra:
 
     def _down(self) -> None:
         self.connection = None
+        # Only one that was set: callers that wait for the first opening hold on to the old one.
         if self._settled.is_set():
             self._settled = anyio.Event()
 
@@ -354,6 +356,7 @@ class Leases:
         lease = self.by_generation.get(generation)
         if lease is None:
             return
+        # A close without a reason of its own keeps the one that was given before.
         lease.cut = cut or lease.cut
         if lease.drains and lease.connection is not None:
             # In a task of its own: the slot does its effects in one step, and does not wait.
@@ -394,6 +397,8 @@ class Leases:
             with lease.scope:
                 seen = await self._connect(spec, lease)
         finally:
+            # Before any event of its end: a slot that handles one of them must not find this lease, and `run` of a slot
+            # that is stopped waits until there is none.
             del self.by_generation[generation]
             lease.attempt = None  # it refers to the lease: a cycle would wait for the collector (SEC-7)
         if seen is not None and lease.connection is not None:
@@ -464,6 +469,7 @@ class Leases:
             assert attempt.listing is not None  # noqa: S101 - a connection is handed over with its listing
             lease.listing = attempt.listing
             lease.connection = connection
+            # What runs beside it ends with it: nothing of a lease outlives the task of the lease.
             async with anyio.create_task_group() as beside:
                 if connection.hub is not None:
                     beside.start_soon(until_cancelled, follow_hub, connection, heard)
@@ -473,6 +479,7 @@ class Leases:
                     beside.start_soon(until_cancelled, lease.other.run, legacy, changed)
                 self.latest = lease
                 self.failed_dial = None  # a remedy for an older failure would mislead
+                # From here on callers get it: everything that they may use is set above.
                 self._handle(on.DialSucceeded(generation, lease.listing))
                 if connection.hub is not None:
                     heard(lease.told)  # after the dial: the machine mirrors the state of the live connection alone
@@ -529,6 +536,7 @@ async def _refreshed(spec: ServerSpec, lease: Lease, within: float) -> on.Event:
         lease.denial = masked(seen, lease.redactor) if verdict.status == "denied" else None
         return on.RefreshFailed(generation, verdict.status, verdict.reason, verdict.unconfirmed)
     lease.offers = offers
+    # Other bytes and the same content: a server may write its keys in another order each time.
     if listing == lease.listing:
         return on.RefreshSucceeded(generation)
     lease.listing = listing
@@ -580,6 +588,7 @@ def session_expired(seen: Evidence) -> bool:
 
 def bad_definition(server: ServerSpec) -> Evidence:
     """The evidence of a definition that cannot be used."""
+    # Each hint once: several fields of one definition are often wrong for the same reason.
     hints = dict.fromkeys(problem.hint for problem in server.problems if problem.hint)
     return BadConfig(problems=tuple(str(problem) for problem in server.problems), hint="; ".join(hints))
 

@@ -58,6 +58,7 @@ class Semaphore:
         try:
             await (clock or RealClock()).wait(turn, until)
         except BaseException:
+            # It got its turn in the step in which it was cancelled. No other task knows of this place.
             if turn.is_set():
                 self.release()
             raise
@@ -74,6 +75,7 @@ class Semaphore:
 
     def _hand_on(self) -> None:
         while self._waiting and self._taken < self._number:
+            # Taken for the waiting one, before it runs: a newcomer in between finds no free place.
             self._taken += 1
             self._waiting.popleft().set()
 
@@ -115,9 +117,11 @@ class DialLimit(Semaphore):
     async def place(self) -> AsyncIterator[None]:
         """Wait for a place; it is given back at the end of the block, or earlier."""
         wait = 0.0 if self.free else self._wait * (1 + next(self._turns) / SPREAD) / 2
+        # The wait is short on purpose. Without a place the attempt begins all the same.
         if not await self.acquire(self._clock, until=self._clock.now() + wait):
             yield
             return
+        # Set at the end of the block. The timer gives the place back after `hold` or at that moment, and only it does.
         held = anyio.Event()
         self._tasks.start_soon(self._release_later, held)
         try:

@@ -206,6 +206,7 @@ class Loader:
                     tasks.start_soon(report_starts, self._attempts, on_starting)
                 for server in chosen:
                     loads.start_soon(load_one, server, name=f"load {server.id}")
+            # The timers of the dial limit, and the reports of starts: no server is loaded any more.
             tasks.cancel_scope.cancel()
         if broken:
             raise broken[0]
@@ -240,6 +241,7 @@ class Loader:
             if not isinstance(found, Verdict):
                 return self._available(server, found, attempts=attempt, elapsed=elapsed)
             pause = self._pause(attempt, found)
+            # A pause that ends too late for one more dial would only delay the same answer.
             if pause is None or anyio.current_time() + pause >= deadline - SHORTEST_DIAL:
                 return _failed(server.id, found, attempts=attempt, elapsed=elapsed)
             await self._sleep(pause)
@@ -267,6 +269,7 @@ class Loader:
             era=known.era,
         )
         await found.run(dialer, dial_limit)
+        # Set by the handshake, so also where the listing failed after it: the era is known then.
         if found.version:
             known.era, known.connected = found.era, True
         if found.evidence is None:

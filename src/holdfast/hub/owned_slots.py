@@ -145,6 +145,7 @@ class OwnedSlots:
         if own is not None and spec.connects_like(own.slot.spec):
             own.slot.adopt(spec, self._context.settings)
             return own.slot
+        # It takes no place more: the old one goes in the same step, so the limit is not asked.
         if own is not None:
             own.slot.handle(on.RemoveRequested())
         else:
@@ -176,6 +177,7 @@ class OwnedSlots:
     def unuse(self, own: object) -> None:
         """End a use that ``use`` began."""
         if isinstance(own, _Own):
+            # Not below zero: a slot that was replaced meanwhile never saw the beginning of this use.
             own.uses = max(own.uses - 1, 0)
             # From the end of the last use, not from its beginning: a long call is no idleness.
             own.unused_since = self._context.clock.now()
@@ -366,6 +368,7 @@ class UserSlots:
             if not self.slots.servers_of:
                 continue
             now = await anyio.to_thread.run_sync(self.tokens.stamp)
+            # The stamp first: the logins of thousands of users are not read again while no file changed.
             if now == stamp:
                 continue
             followed = [await self._follow_logins(str(owner)) for owner in list(self.slots.servers_of)]
@@ -419,6 +422,7 @@ class UserPlaces:
 
     def take_moved(self, principal: str, server: str) -> bool:
         """Whether the process of a user was on another replica before; one of her clients is told."""
+        # Told once: the next client of the same user meets a connection that is as she left it.
         moved = (principal, server) in self._moved
         self._moved.discard((principal, server))
         return moved
@@ -478,6 +482,7 @@ class _UserPeer:
 
     def share(self, server: str, evidence: on.Event) -> None:
         """Tell the others. A denial is about this user's login: of the server it says that it answers."""
+        # The server answered her, so it is up. That is all that the others may learn of her login.
         if isinstance(evidence, on.PeerTripped) and evidence.status == "denied":
             evidence = on.PeerRecovered()
         self._context.tasks.start_soon(self._tell, server, evidence, False, name=f"{server} evidence")

@@ -112,6 +112,8 @@ class Publisher:
             return  # it was removed a moment ago
         self._note_failed_lists(listing)
         size = _count(listing) + len(self.catalog.names)
+        # Also a small one while others wait: it would pass an older listing of the same server, which would then
+        # replace it.
         if size > AT_ONCE or self._waiting:
             self._waiting.pop(listing.server, None)  # it goes to the end, and a newer listing replaces an older one
             self._waiting[listing.server] = listing
@@ -147,6 +149,7 @@ class Publisher:
         """Show what a peer listed of a server that was not listed here."""
         catalog = self.catalog.publish(listing)
         # To publish is to show again; a server that is disabled here stays hidden.
+        # Shown and hidden in one step: no reader sees the catalog in between.
         if self.catalog.servers[listing.server].withdrawn:
             catalog = catalog.withdraw(listing.server)
         self._show(catalog)
@@ -178,6 +181,8 @@ class Publisher:
             await self._wanted.wait()
             self._wanted = anyio.Event()
             while self._waiting:
+                # A copy: listings come while these are reviewed, and are told by their identity from those that were
+                # taken.
                 taken = dict(self._waiting)
                 reviewed = [await self._approvals.listings.review_in_turns(listing) for listing in taken.values()]
                 before = self.catalog
@@ -275,6 +280,7 @@ class UserCatalogs:
             self._made.move_to_end(parts.key)
             self._shown[principal] = made
             return made.catalog
+        # What she saw last is never wrong for her, only old. An empty list would look as if her tools were gone.
         self._stale[principal] = None
         self._wanted.set()
         before = self._shown.get(principal)
@@ -358,6 +364,7 @@ class UserCatalogs:
             del alike[:-ALIKE]
         # A slot that began again counts its generations from 1: what it lists is newer all the same.
         known[listing.server] = same or listing
+        # Those who left go first. A connected user loses what her server listed only where all are connected.
         while len(self._listings) > MOST_USERS:
             idle = (one for one in self._listings if not self._is_connected(one))
             del self._listings[next(idle, next(iter(self._listings)))]
@@ -419,6 +426,7 @@ class _Parts:
         others = {name: prefix for name, prefix in written.items() if name not in self.per_user}
         # A server that goes and comes back has no listing, and the place and the prefix that it had.
         base = self.catalog.arrange(others).arrange(written)
+        # Disabled for all is disabled for her: her own listing must not bring it back.
         for name in self.per_user:
             if name in self.catalog.servers and self.catalog.servers[name].withdrawn:
                 base = base.withdraw(name)

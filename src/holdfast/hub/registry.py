@@ -234,6 +234,7 @@ class SlotRegistry:
         catalog = self.users.catalogs.of(principal)
         found = catalog.resolve(name, kind)
         # Only names of tools and prompts have a prefix that tells the server; a URI is its server's own.
+        # A name that was ever listed is its item's own, whatever prefix it seems to have.
         if isinstance(found, NameKey) or kind not in NAMED_CALLS.values():
             return found
         return next((key for key in catalog.possible_owners(name, kind) if _may_own(self, key, principal)), found)
@@ -346,6 +347,7 @@ class SlotRegistry:
         assert self._outer is not None  # noqa: S101 - as above
         with anyio.CancelScope(shield=True):
             await self.close()
+        # Only now: every slot has closed its connections, or had its time for it.
         self.context.tasks.cancel_scope.cancel()
         try:
             # No exception is passed in: a task group would wrap it, and the caller expects the body's own.
@@ -449,6 +451,7 @@ def is_or_may_be(registry: SlotRegistry, key: NameKey, principal: str) -> bool:
 def _may_own(registry: SlotRegistry, key: NameKey, principal: str) -> bool:
     """Whether a call can tell more than "unknown": a connected server has listed all that it has."""
     slot = registry.users.slot(principal, key.server) if key.server in registry.slots else None
+    # Asked first: a held tool is not listed, also where its server is connected.
     if registry.approvals.is_held(key.server, key.original, "tool" if key.kind is Kind.TOOL else "prompt"):
         return True  # it is hidden, and the refusal says why
     # A hub behind this one answers for a server that is not up: its list may lack what the server has.

@@ -94,6 +94,7 @@ class Reloader:
         """Poll once. A change is used when two polls in a row see the same, so that no half-written file is read."""
         stamp = await stamps(*self._watched)
         settled, self._seen = stamp == self._seen, stamp
+        # Compared with what was read, not with the poll before: an edit that was undone meanwhile is none.
         if stamp == self._applied or not settled:
             return ()
         self._applied = stamp
@@ -127,6 +128,7 @@ class Reloader:
         return True
 
     async def _apply(self, fresh: Config) -> tuple[ConfigRecord, ...]:
+        # Server by server: one broken definition must not keep the edits of all others from being used.
         before = self._hub.config
         unusable = dict(_unusable(before, fresh))
         servers = {name: before.servers[name] if name in unusable else server for name, server in fresh.servers.items()}
@@ -171,6 +173,7 @@ async def apply_config(registry: SlotRegistry, context: SlotContext, config: Con
         return None
     # The waits are over. From here to ``replace`` no other task runs, so no reader sees half of the edit.
     registry.config, registry.policy = config, policy
+    # Out of the table at once, told later: calls that come from now on get "unknown", and not a slot that ends.
     gone = [registry.slots.pop(name) for name in applied.removed]
     registry.slots |= fresh
     registry.publisher.replace(*arranged)  # last: a listener of its records is a reader too

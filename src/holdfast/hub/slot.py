@@ -242,6 +242,7 @@ class Slot:
     @property
     def redactor(self) -> Redactor:
         """Masks the server's secrets, also those that its latest connection learned, open or closed."""
+        # The latest one also when it is closed: a failure that it caused is told after its end.
         latest = self.leases.latest
         return latest.redactor if latest is not None else Redactor(self.spec.secrets)
 
@@ -309,9 +310,12 @@ class Slot:
                             await call.wait_for_place()
                         if call.trace is not None:
                             call.trace.enter("wait")
+                        # Looked up after the permit, with no wait in between: permit and connection belong to the same
+                        # moment.
                         lease = self.lease
                         if lease is None:
                             lease = await call.wait_for_lease()
+                        # Nearly every server has one connection. Only a second one asks who calls.
                         connection = lease.connection if lease.other is None else lease.connection_for(caller)
                         if connection is None:
                             call.has_waited = True
@@ -329,8 +333,11 @@ class Slot:
                         call.fail(raised)
                     finally:
                         call.end(completed=result is not None)
+                    # After the `finally`: the first attempt has given everything back before the second one asks, or
+                    # the error is raised.
                     if result is None:
                         call.begin_again()
+            # Only `limit` ends the loop without a result: its cancellation does not leave the `with`.
             if result is None:
                 raise out_of_time(call)
         except BaseException as exc:
@@ -364,6 +371,7 @@ class Slot:
             # A fault of ours, and no reason to end the task that reported the event: the slot would hear nothing more.
             log.error("%s: %s", self.id, exc)  # noqa: TRY400 - a traceback adds nothing to the message
             return
+        # Before the effects: one of them closes the lease, and must find that it may drain.
         if isinstance(event, on.SessionExpired):
             self.leases.let_drain(event.generation)
         self._perform(effects, cut=CUTS.get(type(event)))
@@ -375,6 +383,7 @@ class Slot:
             # The event is new before the time is read: a step in between pokes it, and the wait ends at once.
             poked = await self._context.clock.wait(self._poked, self._wake_at)
             if not poked and not self.machine.life.stopped:
+                # Forgotten first: the tick may arm the next one.
                 self._wake_at = None
                 self.handle(on.Tick())
         self.closed.set()
@@ -504,6 +513,7 @@ def lifecycle_policy(server: ServerSpec, settings: Settings, *, claims: bool = F
 
 def watch_address(server: ServerSpec) -> tuple[str, int] | None:
     """The address for a bare TCP connect; None behind a proxy, for a child process and for a Unix socket."""
+    # The one has no address, and a socket file shows nothing that a dial would not show as cheaply.
     if server.transport == "stdio" or server.hub.startswith(UNIX):
         return None
     url = urlsplit(server.url)

@@ -218,6 +218,7 @@ class SlotCall(msgspec.Struct, eq=False):
             if slot.machine.dialing is None and slot.state in _HOPELESS:
                 kind, words = _HOPELESS[slot.state]
                 raise _unavailable(slot, kind, words, retry_in=slot.health().next_try)
+            # Any change wakes all that wait. Most of these changes are not the one that they wait for, hence the loop.
             # A connection that comes with the end of the wait is used.
             if not await slot.changed(until=until) and slot.lease is None:
                 raise _unavailable(slot, ServerNotReady, retry_in=slot.health().retry_in)
@@ -323,6 +324,8 @@ class SlotCall(msgspec.Struct, eq=False):
     def _admit_again(self) -> None:
         """Admit it after a wait: meanwhile the server may have failed, or been disabled. A probe keeps its permit."""
         self.has_waited = True
+        # A probe keeps its permit: given back, another caller would take its place, and this one would be refused by
+        # it.
         if self.permit is not None and not self.permit.probe:
             self.slot.settle(self.permit, Outcome.NEUTRAL)
             self.permit = None  # a refusal leaves none to give back
@@ -357,6 +360,7 @@ def no_answer(server: str, method: str, limit: float, *, uncertain: bool = True)
 def _outcome_of(call: SlotCall, seen: Evidence) -> Outcome:  # noqa: PLR0912 - one arm for each kind of evidence
     """What the failure means for the connection. It is given up here if its session expired, or its hub leaves."""
     lease = call.lease
+    # Neutral: the server refused before it acted, so the call is repeated on the next connection, and nothing failed.
     if session_expired(seen) or _hub_leaves(call, seen):
         if lease is not None and lease.other is not None and _uses_other_era(call):
             lease.other.drop(call.connection)
@@ -389,6 +393,8 @@ def _outcome_of(call: SlotCall, seen: Evidence) -> Outcome:  # noqa: PLR0912 - o
             return Outcome.CONNECTION_LOST  # nothing listens: no connection can still stand
         case NetworkFailure() if lease is not None:
             # Over HTTP each call fails by itself when a server dies: calls in flight together are one failure.
+            # Another call has noted this fault since the call began. One that began later, and fails too, notes the
+            # next.
             if lease.faults != call.faults:
                 return Outcome.NEUTRAL
             lease.faults += 1
@@ -411,6 +417,7 @@ def _is_over(call: SlotCall, seen: Evidence) -> bool:
 
 def _may_be_repeated(call: SlotCall, seen: Evidence) -> bool:
     """Whether a second attempt is safe (LIFE-16)."""
+    # Nothing listened, so nothing was acted on: safe for any tool.
     if isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED:
         # While the lost connection is still the current one, a second attempt would be refused too.
         return call.lease is None or call.lease is not call.slot.lease
@@ -580,6 +587,7 @@ class Trace:
 
     def carried(self, params: Fields) -> Fields:
         """The parameters with the trace context: the current stage is the parent of the server's span."""
+        # In `_meta`, not in headers: it must pass through pipes too, and through a hub behind this one.
         own: dict[str, str] = {}
         inject(own, context=trace.set_span_in_context(self._stage or self._call, self._context))
         meta = {**_meta(params), **{key: dumps(value) for key, value in own.items()}}

@@ -212,6 +212,7 @@ class Store:
         self._own[server] = disabled
 
     def _open(self) -> sqlite3.Connection:
+        # Asked before SQLite makes the file: only a new one gets its mode, one of the user keeps what she set.
         new = not self.file.exists()
         # IMMEDIATE: a transaction takes the write lock at its beginning, where it may wait for another hub. A
         # transaction that reads first and wants the lock later fails at once.
@@ -221,6 +222,7 @@ class Store:
                 self.file.chmod(PRIVATE_FILE)
             (version,) = database.execute("PRAGMA user_version").fetchone()
             if version > SCHEMA_VERSION:
+                # For this run: the newer version goes on using the file, and would lose what it keeps there.
                 self._read_only = True
                 raise _NewerSchema(f"a newer Holdfast wrote it (schema {version}); it is not changed")
             if version < SCHEMA_VERSION:
@@ -589,6 +591,7 @@ class StateWriter:
         catalog = catalog.restore_names({key: name for one in same for key, name in one.names.items()})
         catalog = catalog.publish_all([one.listing for one in same if one.listing is not None])
         for server in config.servers:
+            # After the listings: to publish one shows its server again.
             if server in kept and kept[server].disabled:
                 # A disabled server stays disabled after a restart, also with a new definition.
                 catalog = catalog.withdraw(server)
@@ -631,6 +634,7 @@ class StateWriter:
             await sleep_until_poll(POLL_SECONDS)
             async with self._writing:
                 # Under the lock: the rows of a write that is under way would be taken for those of another hub.
+                # Both stamps are older than what is read below: a write in between is seen by the next poll.
                 before = approvals
                 now, approvals = await stamps(self._store.file, self._pins.file)
                 changed = await anyio.to_thread.run_sync(self._store.switches) if now != switches else {}

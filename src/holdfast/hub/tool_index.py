@@ -226,6 +226,7 @@ class ToolIndex:
     ) -> list[CatalogEntry]:
         """Search in the calling thread, for programs without an event loop. One search at a time."""
         self._follow(catalog)
+        # A query is a client's text: it may hold what SQLite refuses, and the search must not fail by that.
         query = _storable(query)
         asked = query_words(query)
         if not asked:
@@ -265,6 +266,7 @@ class ToolIndex:
         changed = [name for name, source in catalog.servers.items() if self._indexed.get(name) is not source]
         gone = [name for name in self._indexed if name not in catalog.servers]
         for server in (*gone, *changed):
+            # Old rows before new ones: a tool that moved to another server keeps its name, and so its row.
             for row in self._rows.pop(server, ()):
                 rows.execute("DELETE FROM tools WHERE rowid = ?", (row,))
                 self._words.discard(row)
