@@ -7,6 +7,7 @@ import pytest
 from holdfast.core import FleetMember, Granted, SharedStore, record_key
 from holdfast.core.replicas.member import ALONE_SECONDS
 from holdfast.core.replicas.probe_rights import GRACE_SECONDS, LEAD_SECONDS, PATIENCE_SECONDS, PROBE_SECONDS
+from holdfast.core.replicas.store import ClaimAnswer, ClaimRelease
 from tests.core.test_fleet_pace import SETTLED, Asking
 
 pytestmark = pytest.mark.requirement("FLEET-2", "FLEET-4")
@@ -50,6 +51,19 @@ def test_a_right_that_is_not_used_ends_although_the_store_answers() -> None:
     only.until(SETTLED + 5 + PROBE_SECONDS + 1)
     assert only.member.probes.told() == []
     assert not any(holder for holder, _ in store.claims.values())
+
+
+def test_a_right_to_a_definition_that_is_not_wanted_any_more_goes_back_to_the_store() -> None:
+    """Also while the right to the new definition is there: replicas that still have the old one may try it."""
+    only = Asking(SharedStore())
+    only.until(SETTLED)
+    probes = only.member.probes
+    probes.want("s", SETTLED + 1, 1, SETTLED, definition="new")
+    (asked,) = probes.claims(SETTLED + 1)
+    probes.answered(ClaimAnswer(asked.key, True), SETTLED + 1, SETTLED + 1)
+    assert probes.told() == ["s"]
+    assert probes.answered(ClaimAnswer("probe/old/s", True), SETTLED + 1, SETTLED + 1) == []
+    assert probes.to_release == [ClaimRelease("probe/old/s")]
 
 
 def test_one_whose_turn_comes_later_leaves_the_first_a_moment() -> None:

@@ -170,13 +170,12 @@ class ProbeClaims:
         """Take the store's answer to a claim of an exchange that began at that time."""
         server = answer.key.split("/", 2)[2]
         held, want = self._held.get(server), self._wants.get(server)
-        if want is not None and want.key != answer.key:
-            want = None  # the definition changed meanwhile
-        if held is not None:
-            if answer.granted and held.key == answer.key:
+        if held is not None and held.key == answer.key:
+            if answer.granted:
                 held.until = began + PROBE_SECONDS
             return []
-        if want is None:
+        # The definition may have changed since it was asked: then this is the right to another one.
+        if held is not None or want is None or want.key != answer.key:
             if answer.granted:
                 self.to_release.append(ClaimRelease(answer.key))  # it is not needed any more: let another have it
             return []
