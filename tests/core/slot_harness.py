@@ -245,12 +245,12 @@ class SlotHarness:
 
     def _after(self, happening: Happening, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
         for effect in effects:
-            self._perform(effect)
+            self.perform(effect)
         for each in self.properties:
             each.after(self, happening, effects)
         return effects
 
-    def _perform(self, effect: Effect) -> None:
+    def perform(self, effect: Effect) -> None:
         match effect:
             case Dial():
                 self.dial, self.look = effect, None  # what a look shows is old news by then

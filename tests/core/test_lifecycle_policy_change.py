@@ -19,7 +19,7 @@ def adopt(slot: SlotHarness, lifecycle: LifecyclePolicy, breaker: BreakerPolicy 
     """The slot's machine goes by other policies from now on."""
     effects = slot.machine.adopt(breaker or slot.machine.breaker.policy, lifecycle, slot.now)
     for effect in effects:
-        slot._perform(effect)
+        slot.perform(effect)
     return effects
 
 

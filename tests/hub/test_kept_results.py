@@ -103,7 +103,7 @@ async def test_a_kept_result_is_gone_after_the_time_that_was_told() -> None:
     scene.time = 60.0
     assert (await scene.read(handle))["isError"]
     await scene.handle()
-    assert len(scene.kept._kept) == 1, "what is over is freed by the next"
+    assert repr(scene.kept) == "<KeptResults 1>", "what is over is freed by the next"
 
 
 async def test_over_the_bounds_results_go_out_whole_and_kept_ones_stay(monkeypatch: pytest.MonkeyPatch) -> None:
