@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from holdfast.access import audit_writer
+from holdfast.access import audit_reader, audit_writer
 from holdfast.access.audit_reader import AuditFilter, AuditReader, checkpoints_in, latest_records, verify
 from holdfast.access.audit_writer import (
     BUSY_SECONDS,
@@ -292,6 +292,36 @@ def test_an_old_file_is_removed_with_an_entry_that_says_so(tmp_path: Path) -> No
     write(tmp_path, "b", keep=3600.0)
     assert not old.exists()
     assert verify(tmp_path, KEY).count == 0
+
+
+@pytest.mark.parametrize("by_rule", [True, False])
+def test_a_file_that_goes_while_it_is_checked_or_read_is_missing_unless_the_hub_removed_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_rule: bool
+) -> None:
+    """A check of all files takes seconds, and the hub goes on beside it."""
+    first, last = sorted((write(tmp_path, "a"), write(tmp_path, "b")))
+
+    def goes(key: AuditKey, before: bytes, body: bytes) -> bytes:
+        if b'"call"' in body and last.exists():
+            os.utime(last, (0, 0))
+            if by_rule:
+                AuditFiles(tmp_path, KEY, keep=3600.0).write([])
+            else:
+                last.unlink()
+        return link_of(key, before, body)
+
+    monkeypatch.setattr(audit_reader, "link_of", goes)
+    assert verify(tmp_path, KEY).problems[:1] == ([] if by_rule else [f"{last.name}: the file is missing"])
+    assert not last.exists()
+
+    shutil.copy(first, last)
+
+    class Gone(AuditFilter):
+        def __call__(self, record: AuditRecord) -> bool:
+            last.unlink(missing_ok=True)
+            return super().__call__(record)
+
+    assert len(list(AuditReader(tmp_path, Gone()).read())) == 1, "what is still there is read"
 
 
 def test_a_checkpoint_of_a_file_that_was_removed_by_rule_is_no_problem_and_one_of_a_missing_file_is(

@@ -194,7 +194,7 @@ class _FolderCheck:
         self._checks: dict[str, _ChainCheck] = {}
 
     def run(self, checkpoints: Sequence[Checkpoint]) -> None:
-        entries = self._entries()
+        entries = self._entries(self._found)
         removed = {one.file for one in entries if one.event == "removed"}
         opened = [one.file for one in entries if one.event == "opened"]
         ends = {one.file: Checkpoint(one.file, one.last, one.end) for one in entries if one.event == "closed"}
@@ -209,19 +209,28 @@ class _FolderCheck:
             check = _ChainCheck(
                 self._folder / name, self._key, self._found, {one.n for one in told if one.file == name}
             )
-            check.run()
-            self._checks[name] = check
-            self._found.files += 1
-            self._check_end(check, ends.get(name), proven=max((one.n for one in told if one.file == name), default=0))
+            with suppress(FileNotFoundError):
+                check.run()
+                self._checks[name] = check
+                self._found.files += 1
+                proven = max((one.n for one in told if one.file == name), default=0)
+                self._check_end(check, ends.get(name), proven=proven)
+        gone = set(self._names) - self._checks.keys()
+        if gone:
+            # The hub goes on beside a check that takes seconds. It says in the manifest first which file it removes.
+            removed |= {one.file for one in self._entries(Verified()) if one.event == "removed"}
+        for name in sorted(gone - removed):
+            self._found.problem(f"{name}: the file is missing")
         for point in told:
             self._check_point(point, removed)
 
-    def _entries(self) -> list[AuditRecord]:
+    def _entries(self, found: Verified) -> list[AuditRecord]:
+        """What the manifest says; what is wrong with it goes into ``found``."""
         manifest = self._folder / MANIFEST
         if not manifest.exists():
-            self._found.problem(f"{MANIFEST}: the file is missing")
+            found.problem(f"{MANIFEST}: the file is missing")
             return []
-        lines = _ChainCheck(manifest, self._key, self._found).run(manifest=True)
+        lines = _ChainCheck(manifest, self._key, found).run(manifest=True)
         entries = []
         for line in lines:
             with suppress(msgspec.DecodeError):
@@ -231,7 +240,8 @@ class _FolderCheck:
     def _repeated(self) -> Iterator[Checkpoint]:
         """What each file repeats of the end of the file before."""
         for name in self._names:
-            with (self._folder / name).open("rb") as stream:
+            line = None
+            with suppress(FileNotFoundError), (self._folder / name).open("rb") as stream:
                 line = read_line(stream.readline(LONGEST_LINE).removesuffix(b"\n"))
             if line is None:
                 continue
@@ -319,7 +329,7 @@ class AuditReader:
         yield from heapq.merge(*files, key=lambda record: record.time)
 
     def _records(self, file: Path) -> Iterator[AuditRecord]:
-        with file.open("rb") as stream:
+        with suppress(FileNotFoundError), file.open("rb") as stream:  # the hub may remove an old one meanwhile
             stream.seek(self._offsets.get(file.name, 0))
             while (line := stream.readline(LONGEST_LINE)).endswith(b"\n"):
                 self._offsets[file.name] = stream.tell()
