@@ -219,6 +219,22 @@ def test_a_client_waits_a_bounded_time_and_tries_nothing_twice() -> None:
     assert options["retry"]._retries == 0
 
 
+def test_the_client_of_a_store_behind_sentinel_asks_each_of_them_for_the_master() -> None:
+    pool = connect(RedisAddress.parse("redis+sentinel://ada:secret@one:1,two/master/3")).connection_pool
+    assert (pool.service_name, pool.connection_kwargs["db"]) == ("master", 3)
+    asked = [one.connection_pool.connection_kwargs for one in pool.sentinel_manager.sentinels]
+    assert [(one["host"], one["port"], one["db"]) for one in asked] == [("one", 1, 0), ("two", 26379, 0)]
+    for options in (*asked, pool.connection_kwargs):
+        assert (options["username"], options["password"]) == ("ada", "secret")
+        assert options["socket_timeout"] == options["socket_connect_timeout"] == redis_store.EXCHANGE_SECONDS
+
+
+def test_a_client_with_tls_compares_the_name_in_the_certificate() -> None:
+    options = connect(RedisAddress.parse("rediss://host?ca=/etc/authority.pem")).connection_pool.connection_kwargs
+    assert (options["ssl_check_hostname"], options["ssl_cert_reqs"]) == (True, "required")
+    assert options["ssl_ca_certs"] == "/etc/authority.pem"
+
+
 def test_a_reason_is_one_short_line_without_the_hash_of_a_script() -> None:
     assert reason(TimeoutError()) == "no answer within 1 s"
     assert reason(ValueError("first\nsecond")) == "ValueError: first"

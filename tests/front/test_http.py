@@ -217,3 +217,21 @@ async def test_a_caller_without_a_token_learns_of_no_server() -> None:
             answer = await http.post(served.base + path, json=initialize(), headers=BOTH)
             assert (answer.status_code, "www-authenticate" in answer.headers) == (401, True)
             assert answer.headers["content-type"] == "application/json"
+
+
+@pytest.mark.requirement("SEC-14")
+async def test_a_server_that_a_caller_may_not_see_is_not_there_for_her() -> None:
+    tokens = TokenPolicy(tokens={"ada": "the token of ada is long", "bob": "the token of bob is long"})
+    access = {"rules": [{"effect": "allow", "principals": ["ada"], "servers": ["secret"]}]}
+    hidden = {"secret": {"url": "http://127.0.0.1:9/mcp"}}
+    said = {}
+    async with (
+        front(hidden, tokens=tokens, wait=False, access=access) as served,
+        httpx2.AsyncClient(trust_env=False) as http,
+    ):
+        for user, token in tokens.tokens.items():
+            headers = {**BOTH, "authorization": f"Bearer {token}"}
+            assert (await http.post(served.all, json=initialize(), headers=headers)).status_code == 200
+            answer = await http.post(served.one("secret"), json=initialize(), headers=headers)
+            said[user] = answer.status_code, answer.json().get("error")
+    assert said == {"ada": (200, None), "bob": (404, "no server named 'secret' is configured")}

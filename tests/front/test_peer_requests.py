@@ -19,6 +19,7 @@ from holdfast.front import peer_requests
 from holdfast.front.peer_requests import NoticesElsewhere, PeerRequests
 from holdfast.front.requests import Reply, Request
 from tests.fleet.test_peers import PATIENCE, Endpoints, Fleet, fleet
+from tests.harness.waiting import all_blocked
 
 __all__ = ["fleet"]
 
@@ -161,6 +162,28 @@ async def test_a_notification_is_passed_on_and_its_failure_hurts_no_one(scene: S
     scene.at.act = passes
     assert await scene.post(b"notice") == (200, b'"passed"')
     assert len(scene.home.came) == 1
+
+
+async def test_an_answer_that_breaks_off_ends_the_connection_of_its_client(scene: Scene) -> None:
+    """Its client comes back with the last event that it saw."""
+
+    async def break_off(_request: Request, reply: Reply) -> None:
+        reply.event(b'{"n":1}')
+        await all_blocked()
+        reply.abort()
+
+    scene.home.serve = break_off  # type: ignore[method-assign,assignment]  # what this hub answers
+    seen = bytearray()
+
+    async def read_all() -> None:
+        async with scene.client.request("at", "POST", "/mcp", {}, b"") as answer:
+            async for piece in _pieces(answer):
+                seen.extend(piece)
+
+    with pytest.raises(PeerFailed):
+        await read_all()
+    assert b'{"n":1}' in seen
+    assert scene.at.outcome is True, "it is not answered a second time"
 
 
 async def test_only_a_replica_that_may_have_just_joined_is_looked_for(scene: Scene) -> None:
