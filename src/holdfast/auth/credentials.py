@@ -28,7 +28,7 @@ import anyio
 import anyio.to_thread
 
 from holdfast.auth.token_endpoint import IssuedTokens, NoTokenAnswer, TokenRefused, canonical, issued, post_form
-from holdfast.auth.token_store import Grant, GrantKey, GrantStore, StoreUnusable, TokenStore
+from holdfast.auth.token_store import Grant, GrantKey, GrantStore, StoreUnusable, TokenStore, grant_of
 from holdfast.config import ServerSpec
 from holdfast.core import Login, LoginState, TokenNotRenewed, command_line, delay
 from holdfast.errors import ServerFailure
@@ -102,7 +102,7 @@ class Bearer:
 
     A server with a login has the store looked at for each request: a logout must hold for the next one. A server
     without one does not: most servers need none, and the file may be on a slow disk. The hub watches the store
-    (``hub.registry.watch_logins``, ``UserSlots.watch_logins``), and whoever reads a change makes a new ``known``.
+    (``hub.registry.watch_logins``, ``UserSlots.watch_logins``), and each read of a change makes a new ``known``.
     """
 
     def __init__(self, spec: ServerSpec, logins: Logins, command: str) -> None:
@@ -152,7 +152,7 @@ class Bearer:
         await self._logins.up_to_date()
         # Taken once: a thread may read a new login between the search and the note that there was none.
         known = self._logins.store.known
-        grant = next((one for one in known if self._server in one.servers), None)
+        grant = grant_of(known, self._server)
         self._lacked_in = known if grant is None else None
         return grant
 
@@ -176,7 +176,7 @@ class Bearer:
         return token == given and self._logins.now() < at + SETTLED
 
     def _state(self) -> LoginState:
-        grant = self._logins.store.known_of(self._server)
+        grant = grant_of(self._logins.store.known, self._server)
         if grant is None:
             return LoginState.NONE
         if grant.refused:

@@ -33,7 +33,7 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -64,6 +64,7 @@ __all__ = [
     "TokenStore",
     "find_keyring",
     "find_secret_storage",
+    "grant_of",
     "put_among",
     "read_entry",
     "renewing",
@@ -285,6 +286,15 @@ class StoreUnusable(HoldfastError):
     """The store cannot be read or written; it has not changed."""
 
 
+def grant_of(grants: Iterable[Grant], server: str) -> Grant | None:
+    """The grant of the login to this address, among these."""
+    return next((grant for grant in grants if server in grant.servers), None)
+
+
+def _by_address(grants: Iterable[Grant]) -> dict[str, str]:
+    return {address: grant.login for grant in grants for address in grant.servers}
+
+
 class GrantStore(ABC):
     """The grants of one person, or of the hub itself, and what was read of them last.
 
@@ -334,10 +344,6 @@ class GrantStore(ABC):
         """Whether the last read is up to date. It costs little."""
         return self._stamp == self.stamp() and self._clock() < self._until
 
-    def known_of(self, server: str) -> Grant | None:
-        """The grant of the login to this address, as of the last read."""
-        return next((grant for grant in self.known if server in grant.servers), None)
-
     async def up_to_date(self, *, within: float | None = None) -> bool:
         """Read the grants if they changed; False if that could not be done, or not in time (``problem`` says why)."""
         if self.is_current():
@@ -371,7 +377,7 @@ class GrantStore(ABC):
                     # The grants before the stamp: else another thread could take the old ones for up to date.
                     self.known, is_complete = self.read()
                     if self._stamp is _NEVER_READ:
-                        self._followed = self._by_address()
+                        self._followed = _by_address(self.known)
                     self._stamp, self._until = stamp, math.inf if is_complete else self._clock() + PAUSE
             finally:
                 self._reading.release()
@@ -382,11 +388,8 @@ class GrantStore(ABC):
 
         Any call may be the first to read such a change. So this compares with what was told, not with what was read.
         """
-        before, self._followed = self._followed, self._by_address()
+        before, self._followed = self._followed, _by_address(self.known)
         return {one for one in before.keys() | self._followed.keys() if before.get(one) != self._followed.get(one)}
-
-    def _by_address(self) -> dict[str, str]:
-        return {address: grant.login for grant in self.known for address in grant.servers}
 
     def get(self, key: GrantKey) -> Grant | None:
         """One grant."""
@@ -394,8 +397,7 @@ class GrantStore(ABC):
 
     def of(self, server: str) -> Grant | None:
         """The grant of the login to this address."""
-        self.grants()
-        return self.known_of(server)
+        return grant_of(self.grants(), server)
 
     def put(self, grant: Grant) -> Grant:
         """Keep a grant in place of the one with its key; an address belongs to one grant only."""

@@ -182,7 +182,7 @@ class Gate:
         """Use another policy from now on; it also sets the length of a cooldown that has begun."""
         self.policy = policy
         self._failures = deque(self._failures, maxlen=policy.threshold)
-        # In every state: it is read only while the breaker is open, and each trip sets it anew.
+        # In every state: it is read only while the breaker is open, and each trip sets it again.
         self._until = self._opened_at + self._cooldown()
 
     def admit(self, now: float, connection: int | None = None) -> Permit | Refusal:

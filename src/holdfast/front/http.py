@@ -526,7 +526,7 @@ class HttpEndpoint:
         elif message.key is not None:
             stream = MessageStream(None, reply, self.sessions.backlog)
             exchange = Exchange(self.server, stream, era="modern", principal=request.principal)
-            request.when_gone = partial(exchange.cancel, message.key)
+            request.end_with_client(partial(exchange.cancel, message.key))
             return message, stream, exchange
         return None
 

@@ -311,14 +311,11 @@ class InboundRequests:
     async def wait(self, within: float) -> None:
         """Wait until more of a body came, or the client is gone. Where the time is over, the connection ends."""
         waiter = self.waiter = self._loop.create_future()
-        self._timer.arm(within, self._too_slow)
+        self._timer.arm(within, partial(self._connection.refuse, 408))
         try:
             await waiter
         finally:
             self._timer.disarm()
-
-    def _too_slow(self) -> None:
-        self._connection.refuse(408)
 
     def want_body(self) -> None:
         """A reader waits: take more of what was sent, or read more."""

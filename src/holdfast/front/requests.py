@@ -116,8 +116,7 @@ class Request(msgspec.Struct, eq=False):
     """Whether another replica sent it here: then it goes no further."""
     whole: bytes = b""
     """The body, once it is read: it may have to go to another replica."""
-    when_gone: Callable[[], object] | None = None
-    """Called when the client closes the connection before it has its answer."""
+    _when_gone: Callable[[], object] | None = None
 
     async def body(self, most: int, *, within: float = WHOLE_BODY_SECONDS, room: BodyBudget | None = None) -> bytes:
         """The whole body; raises ``TooLarge``, ``BadRequest``, or ``Gone`` if the client does not send it in time.
@@ -155,19 +154,27 @@ class Request(msgspec.Struct, eq=False):
         if self.waiting > BUFFERED_BYTES:
             self._source.pause()
 
+    def end_with_client(self, end: Callable[[], object] | None) -> Callable[[], object] | None:
+        """Have ``end`` called when the client closes the connection before it has its answer, instead of another one.
+
+        Returns the other one.
+        """
+        before, self._when_gone = self._when_gone, end
+        return before
+
     @contextmanager
     def ending_with_client(self, end: Callable[[], object]) -> Iterator[None]:
-        """In the block, ``end`` is called when the client closes the connection before it has its answer."""
-        before, self.when_gone = self.when_gone, end
+        """``end_with_client`` for the time of a block."""
+        before = self.end_with_client(end)
         try:
             yield
         finally:
-            self.when_gone = before
+            self.end_with_client(before)
 
     def client_left(self) -> None:
         """The client closed the connection."""
-        if self.when_gone is not None:
-            self.when_gone()
+        if self._when_gone is not None:
+            self._when_gone()
 
     def refuse(self, status: int) -> None:
         """What came of its body is none, and no more comes: who reads it refuses the request."""

@@ -234,7 +234,7 @@ class SlotRegistry:
         catalog = self.users.catalogs.of(principal)
         found = catalog.resolve(name, kind)
         # Only names of tools and prompts have a prefix that tells the server; a URI is its server's own.
-        # A name that was ever listed is its item's own, whatever prefix it seems to have.
+        # A name that was ever listed is its item's own, also if it seems to have another prefix.
         if isinstance(found, NameKey) or kind not in NAMED_CALLS.values():
             return found
         return next((key for key in catalog.possible_owners(name, kind) if _may_own(self, key, principal)), found)

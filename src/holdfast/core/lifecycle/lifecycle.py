@@ -268,7 +268,7 @@ class LifecycleState:
 
     def detach(self, step: Step) -> None:
         """Detach the connection and the dial, if there are any, then close them."""
-        # Out of the state first, closed after: whatever a close brings about finds no connection to hold on to
+        # Out of the state first, closed after: what a close brings about finds no connection to hold on to
         # (LIFE-7).
         live = self.live()
         self.lease = self.dial = None
@@ -693,7 +693,7 @@ def _peer_tripped(life: LifecycleState, event: PeerTripped, step: Step) -> None:
     if life.state not in DOWN or life.dial is not None or event.by_calls:
         return
     life.waiting = None
-    # The next try of the fleet is that far away, whoever makes it.
+    # The next try of the fleet is that far away, at one replica or another.
     at = step.now + event.retry_in
     if life.state is State.RECONNECTING:
         # The last try is made here: the peer's way to the server may be the one that is broken.
