@@ -324,6 +324,21 @@ def test_a_file_that_goes_while_it_is_checked_or_read_is_missing_unless_the_hub_
     assert len(list(AuditReader(tmp_path, Gone()).read())) == 1, "what is still there is read"
 
 
+def test_a_file_that_the_hub_opens_while_a_check_begins_is_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "a")
+    names = list(tmp_path.glob("audit-*.jsonl"))
+
+    def glob(folder: Path, pattern: str) -> list[Path]:
+        monkeypatch.undo()
+        write(folder, "b")
+        return names
+
+    monkeypatch.setattr(Path, "glob", glob)
+    assert verify(tmp_path, KEY).problems == []
+
+
 def test_a_checkpoint_of_a_file_that_was_removed_by_rule_is_no_problem_and_one_of_a_missing_file_is(
     tmp_path: Path,
 ) -> None:
@@ -473,6 +488,59 @@ def test_a_full_disk_is_an_alarm_and_nothing_is_lost_meanwhile(
     assert (verify(tmp_path, KEY).problems, trail.lost) == ([], 0)
 
 
+def test_a_full_disk_at_the_moment_of_a_new_file_loses_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1_000_000.0]
+    files = AuditFiles(tmp_path, KEY, rotate_seconds=60.0, wall=lambda: clock[0])
+
+    def full(descriptor: int, length: int) -> None:  # what the manifest alone does
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    class Redacting(Redactor):
+        def mask(self, text: str) -> str:
+            clock[0] += 3600.0  # the time of the file is over while the arguments of a record are masked
+            monkeypatch.setattr(os, "ftruncate", full)
+            return super().mask(text)
+
+    trail = AuditTrail(files, KEY, arguments="masked", redactor=lambda: Redacting(["s3cr3t"]))
+    trail.start()
+    trail.add(called("first"), b'{"text": "s3cr3t"}')
+    trail.add(called("second"))
+    wait_for(lambda: trail.written == 2)
+    wait_for(lambda: bool(trail.failing) or tools_in(tmp_path) == ["first", "second"])
+    monkeypatch.undo()
+    wait_for(lambda: not trail.failing)
+    trail.close()
+    assert (sorted(tools_in(tmp_path)), verify(tmp_path, KEY).problems) == (["first", "second"], [])
+
+
+def test_what_is_written_after_a_full_disk_is_made_safe(tmp_path: Path) -> None:
+    synced = threading.Event()
+
+    class Slow(Disk):
+        def sync(self) -> None:
+            super().sync()
+            synced.set()
+
+    really, refused = os.write, [True]
+
+    def write_or_fail(descriptor: int, data: bytes) -> int:
+        if refused and b'"call"' in data:
+            refused.clear()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return really(descriptor, data)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "write", write_or_fail)
+        trail = AuditTrail(Slow(tmp_path), KEY)
+        trail.start()
+        trail.add(called("held back"))
+        assert synced.wait(PATIENCE), "no other record comes, and it is safe all the same"
+    assert tools_in(tmp_path) == ["held back"]
+    trail.close()
+
+
 def test_half_of_a_surrogate_pair_in_a_text_is_written_as_its_escape_and_ends_no_audit(tmp_path: Path) -> None:
     trail = AuditTrail(AuditFiles(tmp_path, KEY), KEY, required=True)
     trail.start()
@@ -617,6 +685,18 @@ def test_checkpoints_go_to_syslog(tmp_path: Path) -> None:
         told = checkpoints_in(log.recv(4096).decode())
     assert [(one.n, one.file) for one in told] == [(4, next((tmp_path / "audit").glob("audit-*")).name)]
     assert verify(tmp_path / "audit", KEY, told).count == 0
+
+
+@pytest.mark.parametrize("address", [f"{'a' * 70}.example:514", "127.0.0.1:²"])
+def test_an_address_of_syslog_that_is_none_is_told_and_ends_no_audit(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, address: str
+) -> None:
+    trail = AuditTrail(AuditFiles(tmp_path, KEY, checkpoint=send_checkpoints(address)), KEY)
+    trail.start()
+    trail.add(called("a"))
+    trail.close()
+    assert "did not reach syslog" in caplog.text
+    assert verify(tmp_path, KEY).unproven == [], "the file was ended well"
 
 
 def test_the_latest_records_of_one_principal_are_found_in_all_files(tmp_path: Path) -> None:

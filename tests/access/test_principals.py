@@ -200,7 +200,16 @@ async def test_a_token_with_a_time_that_is_none_does_not_verify(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    "found", ['{"keys": ["key"]}', '{"keys": {"a": 1}}', '{"keys": [{"kty": 7}]}', "[]", '{"keys": [null]}']
+    "found",
+    [
+        '{"keys": ["key"]}',
+        '{"keys": {"a": 1}}',
+        '{"keys": [{"kty": 7}]}',
+        "[]",
+        '{"keys": [null]}',
+        '{"keys": [{"kty": "oct", "k": "AQAB", "kid": ["a"]}]}',
+        '{"keys": [{"kty": "oct", "k": "AQAB", "kid": "a", "alg": ["x"]}]}',
+    ],
 )
 async def test_an_issuer_whose_keys_are_none_lets_no_caller_in(found: str, caplog: pytest.LogCaptureFixture) -> None:
     async with FaultServer(respond(200, found)) as issuer:

@@ -33,6 +33,8 @@ class Leases:
         return self.held.setdefault(name, value) == value
 
     async def give_back(self, name: str, value: str) -> None:
+        if self.is_away:
+            raise StoreUnavailable("it is away")
         slow, self.slow = self.slow, None
         if slow is not None:
             await slow.wait()
@@ -107,4 +109,22 @@ async def test_a_lease_that_a_renewal_takes_again_is_not_given_back_under_it(
                 redis.set()
                 await all_blocked()
                 assert leases.held.keys() == {"bob"}
+    assert leases.held == {}
+
+
+async def test_one_that_waits_for_a_lease_here_does_not_keep_the_holder_from_giving_it_back(
+    renewals: Renewals, leases: Leases, copy: Copy
+) -> None:
+    async def logs_in() -> None:
+        with pytest.raises(StoreUnusable):
+            await renewed(renewals, copy, "ada")
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks, renewals.held(("ada",)):
+            tasks.start_soon(logs_in)
+            await all_blocked()
+            leases.is_away = True
+    assert leases.held.keys() == {"ada"}
+    leases.is_away = False
+    await renewals.give_back()
     assert leases.held == {}

@@ -177,7 +177,9 @@ async def test_a_lease_is_of_one_holder_until_that_one_gives_it_back_or_its_time
     assert await leases.take("login", "one")
     assert LEASE_SECONDS * 500 < await redis.command("PTTL", key("lease:login")) <= LEASE_SECONDS * 1000
     assert not await leases.take("login", "other")
+    await redis.command("PEXPIRE", key("lease:login"), "5000")
     assert await leases.take("login", "one"), "its holder may take it once more"
+    assert await redis.command("PTTL", key("lease:login")) > LEASE_SECONDS * 500, "and has its whole time again"
     await leases.give_back("login", "other")
     assert not await leases.take("login", "other")
     await leases.give_back("login", "one")

@@ -195,7 +195,8 @@ class _FolderCheck:
 
     def run(self, checkpoints: Sequence[Checkpoint]) -> None:
         entries = self._entries(self._found)
-        removed = {one.file for one in entries if one.event == "removed"}
+        # The hub goes on beside a check that takes seconds: it removes files, and opens others.
+        removed = {one.file for one in entries if one.event == "removed" or self._is_later(one.file)}
         opened = [one.file for one in entries if one.event == "opened"]
         ends = {one.file: Checkpoint(one.file, one.last, one.end) for one in entries if one.event == "closed"}
         for name in opened:
@@ -217,12 +218,16 @@ class _FolderCheck:
                 self._check_end(check, ends.get(name), proven=proven)
         gone = set(self._names) - self._checks.keys()
         if gone:
-            # The hub goes on beside a check that takes seconds. It says in the manifest first which file it removes.
+            # The hub says in the manifest first which file it removes.
             removed |= {one.file for one in self._entries(Verified()) if one.event == "removed"}
         for name in sorted(gone - removed):
             self._found.problem(f"{name}: the file is missing")
         for point in told:
             self._check_point(point, removed)
+
+    def _is_later(self, name: str) -> bool:
+        """Whether a file was opened since the names were read."""
+        return name not in self._names and (self._folder / name).exists()
 
     def _entries(self, found: Verified) -> list[AuditRecord]:
         """What the manifest says; what is wrong with it goes into ``found``."""

@@ -326,8 +326,12 @@ class AuditFiles:
         return f"<AuditFiles {at} n={self._chain.n} of {self.folder}>"
 
     def write(self, records: Iterable[AuditRecord]) -> None:
-        """Append records. They are safe from a crash of this process when this returns."""
+        """Append records. They are safe from a crash of this process when this returns.
+
+        They are taken when there is a file, and nothing that an error held back: none is lost by an error before.
+        """
         file = self._file()
+        file.flush()
         file.unwritten += b"".join(map(self._chain.added, records))
         file.flush()
 
@@ -651,6 +655,7 @@ class AuditTrail:
                 self._recovered()
             except OSError as exc:
                 self._failed(exc.strerror or str(exc))
+                dirty = True  # what is written after that has to be made safe too
                 if not closing:
                     self._closing.wait(SYNC_SECONDS)
             if closing:
@@ -658,24 +663,28 @@ class AuditTrail:
 
     def _write(self) -> bool:
         """Write what waits; whether there was something."""
-        self._files.write([])  # what an error held back comes first
-        batch: list[AuditRecord] = []
+        before = self.written
+        self._files.write(self._waiting())
+        return self.written > before
+
+    def _waiting(self) -> Iterator[AuditRecord]:
+        """Take the records that wait, and say how many found no room."""
         while self._queue:
             record, arguments = self._queue.popleft()
             try:
-                batch.append(self._completed(record, arguments) if arguments is not None else record)
+                whole = self._completed(record, arguments) if arguments is not None else record
             except Exception as exc:  # noqa: BLE001 - one record that cannot be made must not end the audit
                 self.lost += 1
                 words = "a record of the audit could not be made: %s"
                 log.error(words, fault_line(exc))  # noqa: TRY400 - one line for each fault (SEC-7)
+                continue
+            self.written += 1
+            yield whole
         if (lost := self.lost) > self._lost_told:
-            batch.append(AuditRecord(time=datetime.now(UTC), event="lost", count=lost - self._lost_told))
-            log.error("%d records of the audit were lost", lost - self._lost_told)
-            self._lost_told = lost
-        if batch:
-            self.written += len(batch)
-            self._files.write(batch)
-        return bool(batch)
+            count, self._lost_told = lost - self._lost_told, lost
+            log.error("%d records of the audit were lost", count)
+            self.written += 1
+            yield AuditRecord(time=datetime.now(UTC), event="lost", count=count)
 
     def _completed(self, record: AuditRecord, arguments: bytes | msgspec.Raw) -> AuditRecord:
         """A record with what takes a while to make."""
@@ -716,8 +725,9 @@ def send_checkpoints(syslog: str) -> Callable[[Checkpoint], None]:
         if syslog:
             try:
                 _send_to_syslog(syslog, str(point))
-            except OSError as exc:
-                log.warning("a checkpoint of the audit did not reach syslog at %s: %s", syslog, exc.strerror or exc)
+            except (OSError, ValueError) as exc:  # a name may be one that no host can have
+                why = getattr(exc, "strerror", None) or exc
+                log.warning("a checkpoint of the audit did not reach syslog at %s: %s", syslog, why)
         span = _tracer.start_span("holdfast.audit.checkpoint")
         span.set_attribute("holdfast.audit.file", point.file)
         span.set_attribute("holdfast.audit.record", point.n)

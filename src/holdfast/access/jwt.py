@@ -239,7 +239,8 @@ class _PublishedKeys:
             self._fetched_at, pause = time.monotonic(), KNOWN_SECONDS
         except ServerFailure as failure:
             log.warning("the issuer's keys could not be fetched: %s", classify_evidence(failure.evidence).reason)
-        except (jwt.PyJWTError, ValueError, OverflowError, RecursionError) as exc:  # an address may have any port
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as exc:
+            # The address may have any port, and a member of a key any type.
             log.warning("the issuer's keys could not be fetched: %s", type(exc).__name__)
         finally:
             self._not_before = time.monotonic() + pause

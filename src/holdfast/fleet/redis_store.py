@@ -382,7 +382,10 @@ class RedisLeases(RedisClient):
 
         async def ask(client: Any) -> bool:
             px = int(LEASE_SECONDS * 1000)
-            return bool(await client.set(key, value, nx=True, px=px)) or await client.get(key) == value.encode()
+            if await client.set(key, value, nx=True, px=px):
+                return True
+            # It was taken before and not given back: what is left of its time may be too short for another renewal.
+            return await client.get(key) == value.encode() and bool(await client.pexpire(key, px))
 
         return await self.use(ask)
 

@@ -152,11 +152,18 @@ class Renewals:
         self._place = place
         self._late: dict[str, tuple[str, tuple[str, ...]]] = {}
         """The leases that are given back when Redis has the records: their values, and the names of the records."""
+        self._turns: dict[str, anyio.Lock] = {}
+        """By lease. Two that want one here at a time would each note another value, and one is never given back."""
 
     @asynccontextmanager
     async def held(self, records: tuple[str, ...]) -> AsyncIterator[None]:
         """Hold the lease of a login, by the names of its records. Raises ``StoreUnusable``."""
         name = min(records)  # the same one at a replica that has the keys in another order
+        async with self._turns.setdefault(name, anyio.Lock()), self._leased(name, records):
+            yield
+
+    @asynccontextmanager
+    async def _leased(self, name: str, records: tuple[str, ...]) -> AsyncIterator[None]:
         value = await self._taken(name)
         try:
             if not await self._state.catch_up(READ_SECONDS):
