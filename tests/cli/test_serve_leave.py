@@ -1,4 +1,4 @@
-"""The end of ``holdfast serve --workers 2`` while calls use a stdio server that runs at one of the workers."""
+"""The end of ``holdfast serve`` under calls: each has its time, and what is in front of the hub is told."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import anyio
 import httpx2
 import pytest
 
-from holdfast.testing import StdioServer
+from holdfast.testing import Fault, HttpServer, StdioServer
 from tests.cli.load import Load
 from tests.cli.serve_process import Served, config, served
 from tests.cli.test_serve import ready
@@ -86,6 +86,34 @@ async def called(client: httpx2.AsyncClient, answers: list[str]) -> None:
     assert answer.status_code == 200, answer.text
     said = answer.text.rpartition("data: ")[2] if "event-stream" in answer.headers["content-type"] else answer.text
     answers.append(json.loads(said)["result"]["content"][0]["text"])
+
+
+@pytest.mark.parametrize("workers", [(), ("--workers", "2")], ids=["one process", "workers"])
+async def test_a_balancer_is_told_503_until_the_last_call_has_its_answer(
+    tmp_path: Path, workers: tuple[str, ...]
+) -> None:
+    """HAProxy takes a port that refuses for a hub that is gone, and cuts the calls that wait for it."""
+    async with HttpServer({"a": "one"}) as server, httpx2.AsyncClient(trust_env=False, timeout=60) as http:
+        file = config(tmp_path / "mcp.json", it=server.definition)
+        arguments = ("--config", str(file), "--lame-duck", "0.2", "--drain", "60", *workers)
+        async with served(tmp_path / "home", *arguments) as hub:
+            await ready(hub)
+            load = Load(hub.url, "it__a")
+            await load.open_sessions(1)
+            already = server.asked.count("tools/call")
+            await server.fail(Fault.HANG)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(load.run, 10)
+                await server.arrived("tools/call", already + 1)
+                load.stop()
+                hub.send(signal.SIGTERM)
+                await hub.said("shutting down: new calls are refused", times=max(len(workers), 1))
+                readyz = hub.url.replace("/mcp", "/readyz")
+                assert [(await http.get(readyz)).status_code for _ in range(4)] == [503] * 4
+                await server.heal()
+                await load.until_all_answered()
+            assert load.failed == []
+            assert await hub.ended() == 0
 
 
 @pytest.mark.long

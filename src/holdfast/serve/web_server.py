@@ -6,13 +6,14 @@ are open.
 Theory of operation, for the end. A hub leaves for one of two reasons:
 
 - **A signal, or its supervisor says so** (``Leaving.drain``). It is not ready any more, so that a balancer sends no new
-  clients; it serves all for the lame-duck time; it stops accepting; then the calls in flight have their time. At the
-  second signal they are cut.
+  clients; it serves all for the lame-duck time; then the calls in flight have their time, and new requests get 503. It
+  stops accepting when they are over, or before them where no balancer is told (no lame-duck time). At the second signal
+  they are cut.
 - **A successor accepts connections** (``Leaving.succeeded``). The address is already served, so there is no lame duck:
   it withdraws its announcement, stops accepting, and serves what is connected until that closes.
 
-The order is the same in both: stop accepting, serve what is open, then close. What must never happen: a socket is
-closed with accepted connections in its queue, or a call is cut before its time although no second signal came.
+What must never happen: a socket is closed with accepted connections in its queue, or a call is cut before its time
+although no second signal came.
 """
 
 from __future__ import annotations
@@ -244,12 +245,15 @@ class Leaving:
         if self._serving.lame_duck and (worker is None or not worker.is_orphan):
             log.info("not ready any more; all is still served for %g s", self._serving.lame_duck)
             await anyio.sleep(self._serving.lame_duck)
-        self._stop_accepting()
+        else:
+            self._stop_accepting()
         log.info("shutting down: new calls are refused; calls in flight have %g s", seconds)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._let_joined_go, seconds)
             finished = await self._front.drain(seconds)
             log.debug("the requests over HTTP are done: %s", finished)
+        # Behind a balancer not before: a port that refuses is a hub that is gone, and HAProxy cuts what waits for it.
+        self._stop_accepting()
         if _runs_stdio(worker):
             # A worker may have sent a request before it learned of this end. It is refused, and not cut.
             with anyio.move_on_after(MOVED_SECONDS):
