@@ -11,6 +11,11 @@ import pytest
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, HEADER_MISMATCH, INVALID_PARAMS, PROTOCOL_VERSION_META_KEY
 from mcp_types.version import LATEST_MODERN_VERSION
 
+from holdfast.endpoint import EndpointAddress, Exchange, Message
+from holdfast.front import Front
+from holdfast.hub import Hub
+from holdfast.wire import dumps
+from tests.front.test_streams import Client
 from tests.harness.served_hub import front
 from tests.peers.peer_server import running
 
@@ -75,3 +80,24 @@ async def test_meta_without_what_it_must_say_is_refused_after_calls_that_said_it
 async def test_each_call_gets_the_answer_to_its_own_arguments(caller: ModernCaller) -> None:
     for text in ("one", "two", "three"):
         assert text in json.dumps((await caller.call(text=text))["result"]["content"])
+
+
+async def test_a_request_whose_client_left_before_it_was_read_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Message] = []
+
+    async def handled(_: Exchange, message: Message, *__: object, **___: object) -> None:
+        made.append(message)
+
+    monkeypatch.setattr(Exchange, "handle", handled)
+    headers = "".join(f"{name}: {value}\r\n" for name, value in HEADERS.items()).encode()
+    async with Hub.from_config({"mcpServers": {}}) as hub:
+        endpoint = Front(hub).endpoint_of(EndpointAddress())
+        assert endpoint is not None
+        for has_left in (False, True):
+            client = Client(headers=headers)
+            client.request.feed(dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"_meta": META}}))
+            client.request.complete = True
+            if has_left:
+                client.out.drop()
+            await endpoint.serve(client.request, client.reply)
+            assert len(made) == 1, "only that of the client who is there"

@@ -85,6 +85,14 @@ async def test_the_replica_that_a_request_belongs_to_answers_it_with_its_princip
     assert "authorization" not in request.headers
 
 
+@pytest.mark.requirement("SEC-11")
+async def test_a_replica_that_was_heard_does_not_give_way_to_those_that_come(scene: Scene) -> None:
+    await scene.post()
+    for name in ("at", "home"):
+        (connection,) = scene.fleet.listeners[name].connections
+        assert not connection.admission.limits.close_one(), "no connection waits for its first request"
+
+
 async def test_a_stream_is_passed_on_piece_by_piece(scene: Scene) -> None:
     async with scene.client.request("at", "POST", "/mcp", {"x-act": "stream"}, b"") as answer:
         assert b'{"n":1}' in bytes(await answer.next_chunk() or b"")

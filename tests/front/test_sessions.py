@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,12 +14,15 @@ import pytest
 from holdfast.access import LOCAL, Principal, QuotaExceeded, Quotas
 from holdfast.config import QuotaSettings
 from holdfast.endpoint import EndpointAddress
+from holdfast.fleet import SharedEvent
 from holdfast.front.app import Front
 from holdfast.front.http import HttpEndpoint
 from holdfast.front.session_id import SessionIds, SessionKeys
 from holdfast.front.session_store import HttpSession, HttpSessions, SessionRecord, SessionStore
+from holdfast.front.streams import StreamOpener
 from holdfast.hub.hub import Hub
-from tests.harness.waiting import PATIENCE, came_true, jump
+from tests.front.test_streams import Client
+from tests.harness.waiting import PATIENCE, all_blocked, came_true, jump
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-1")]
 
@@ -378,6 +381,46 @@ async def test_a_stream_at_another_replica_is_found_also_a_moment_later(scene: S
         await jump(0.5)
     await came_true(asked.done)
     assert await asked is False
+
+
+class Shared:
+    """The events of a session at another replica, of which none is left; reading them takes a moment."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        self._meanwhile = meanwhile
+
+    async def follow(self, *_: object, **__: object) -> AsyncIterator[SharedEvent]:
+        self._meanwhile()
+        for event in list[SharedEvent]():
+            yield event
+
+
+def comes_back(scene: Scene, meanwhile: Callable[[], None]) -> Client:
+    """A client that opens its stream again, with an event of another replica; ``meanwhile`` is done on the way."""
+    scene.sessions.ids.events = cast("Any", Shared(meanwhile))
+    return Client(takes_streams=False, headers=b"last-event-id: 00000000.1\r\n")
+
+
+async def test_a_session_that_ends_while_its_stream_is_opened_gets_none(scene: Scene) -> None:
+    session = scene.begin()
+    client = comes_back(scene, lambda: scene.sessions.drop(session, released=True))
+    with anyio.fail_after(PATIENCE):
+        assert not await StreamOpener(scene.all).open(client.request, client.reply, session)
+    assert (client.read, session.listening) == (b"", False)
+
+
+@pytest.mark.requirement("FLEET-3")
+async def test_a_stream_begins_once_however_long_the_events_of_another_replica_take(scene: Scene) -> None:
+    def five_seconds_pass() -> None:
+        client.timer.ring()
+
+    session = scene.begin()
+    client = comes_back(scene, five_seconds_pass)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(StreamOpener(scene.all).open, client.request, client.reply, session)
+        await all_blocked()
+        assert (session.listening, client.read.count(b"HTTP/1.1 200")) == (True, 1)
+        session.end_notices()
 
 
 async def test_an_ended_session_holds_nothing(scene: Scene) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -47,23 +48,30 @@ class Transport:
 
 
 class Timer:
-    def arm(self, seconds: float, then: object) -> None: ...
+    """Rings when a test says so."""
 
-    def disarm(self) -> None: ...
+    def __init__(self) -> None:
+        self.ring: Callable[[], None] = lambda: None
+
+    def arm(self, seconds: float, then: Callable[[], None]) -> None:
+        self.ring = then
+
+    def disarm(self) -> None:
+        self.ring = lambda: None
 
 
 class Client:
     """One connection of a client, and its reply."""
 
-    def __init__(self, *, takes_streams: bool = True, out: OutputBuffer | None = None) -> None:
-        self.transport = Transport()
+    def __init__(self, *, takes_streams: bool = True, out: OutputBuffer | None = None, headers: bytes = b"") -> None:
+        self.transport, self.timer = Transport(), Timer()
         self.out = out or OutputBuffer(self.transport, sliced=False)
         parser, nothing = RequestParser(), cast("Any", SimpleNamespace(is_last=False))
-        parser.receive(b"POST /mcp HTTP/1.1\r\nhost: x\r\n\r\n")
+        parser.receive(b"POST /mcp HTTP/1.1\r\nhost: x\r\n" + headers + b"\r\n")
         head = parser.next_event()
         assert isinstance(head, RequestHead)
-        request = Request(nothing, head, nothing, False, frozenset(), head.headers, head.keep_alive)
-        self.reply = Reply(nothing, request, self.out, cast("Any", Timer()))
+        self.request = Request(nothing, head, nothing, False, frozenset(), head.headers, head.keep_alive)
+        self.reply = Reply(nothing, self.request, self.out, cast("Any", self.timer))
         self.reply.streams = takes_streams
 
     @property

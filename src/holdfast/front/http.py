@@ -523,7 +523,7 @@ class HttpEndpoint:
             reply.plain(400, error_message(message.id, error))
         elif message.method == LISTEN and not reply.streams:
             _refuse(reply, 406, "Not Acceptable: Client must accept text/event-stream")
-        elif message.key is not None:
+        elif message.key is not None and not reply.out.lost:  # a client that left meanwhile gave it up
             stream = MessageStream(None, reply, self.sessions.backlog)
             exchange = Exchange(self.server, stream, era="modern", principal=request.principal)
             request.end_with_client(partial(exchange.cancel, message.key))

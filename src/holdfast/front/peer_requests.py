@@ -342,6 +342,7 @@ class PeerListener:
     async def admit(self, request: Request, reply: Reply) -> RequestHandler | None:
         """The endpoint that answers a request of another replica; None if it has its answer."""
         headers = request.headers
+        request.admission.accepted("replicas", None)  # it is one of this fleet, and gives way to no stranger
         if TARGET_HEADER not in headers and is_endpoint(request.head.path):
             # The slot of a user whose home this is; else two replicas would wait for each other.
             if self._is_home(principal_in(headers)):

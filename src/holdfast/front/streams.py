@@ -469,8 +469,8 @@ class StreamOpener:
         stream = session.log.stream_of(last) if last is not None else None
         if last is not None and stream is None and peers is not None and await peers.resume(last.tag, request, reply):
             return True
-        reply.streams = True
         reply.wait_for_result(session.header)
+        reply.streams = True  # not before: no stream begins by itself, as it may be refused still
         if stream is not None and stream.rights != rights:
             stream = None  # what it says was for other eyes: another token of the principal, or other rules
         if last is not None and stream is not None:
@@ -496,7 +496,7 @@ class StreamOpener:
         rights = session.client.view.seen_by(principal).rights
         missed = [event async for event in self._shared(session, lost, rights, reply)] if lost is not None else []
         # From here on nothing waits. Another credential that finds the stream open must not change for whom it is.
-        if session.listening:
+        if session.listening or session.ended:
             return False
         session.notices.reply, session.notices.rights = reply, rights
         reply.begin()
