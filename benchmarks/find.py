@@ -28,7 +28,7 @@ from holdfast.core import Catalog, Health, Item, Listing, State
 from holdfast.core.breaker import BreakerState
 from holdfast.core.search import Ranking, search_text
 from holdfast.endpoint.find_tools import find_definitions, listed_for_find
-from holdfast.endpoint.own_answers import status_tool
+from holdfast.endpoint.own_answers import STATUS_DEFINITION
 from holdfast.hub import tool_index
 from holdfast.hub.tool_index import StaticEmbeddings, ToolIndex, found_tool
 
@@ -328,7 +328,7 @@ def _token_checks(tools: Tools, queries: Sequence[Query], embeddings: StaticEmbe
 def _listing() -> list[dict[str, Any]]:
     """The list of tools of an endpoint in find mode, as it goes over the wire, with names of the usual length."""
     names = [f"a-server-{number}" for number in range(1_000)]
-    return [listed_for_find(tool) for tool in (*find_definitions(names), status_tool())]
+    return [listed_for_find(tool) for tool in (*find_definitions(names), STATUS_DEFINITION)]
 
 
 def _healthy() -> Health:

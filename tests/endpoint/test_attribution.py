@@ -162,7 +162,7 @@ async def test_a_client_that_left_without_a_word_is_no_candidate(ada: Person) ->
             await ghost.begin(sampling={})
             async with ghost.call("holdfast_status", {}) as events:
                 await anext(events)
-            (known,) = served.app.state.front.broker._clients.values()
+            (known,) = served.app.state.front.broker.attribution.clients.values()
             known.seen_at -= clients.ABSENT_SECONDS
             async with ada.client(served.all, "legacy") as client:
                 await client.call_tool("o__speak", {})
@@ -249,15 +249,15 @@ async def test_an_answer_that_another_principal_forges_never_reaches_the_server(
     ):
         forger = Session(http, served.all)
         await forger.begin(elicitation={}, sampling={})
-        sessions = served.app.state.front.endpoint_of(EndpointAddress()).sessions._sessions
+        sessions = served.app.state.front.endpoint_of(EndpointAddress()).sessions
 
         async def forge() -> None:
             """While ada's question is open: its true id, in bob's own session and in hers, which he has stolen."""
-            (open_one,) = [one for one in sessions.values() if one.exchange.questions]
+            (open_one,) = [one for one in sessions.all() if one.exchange.questions]
             (number,) = open_one.exchange.questions._open
             forged = {"jsonrpc": "2.0", "id": number, "result": {"action": "accept", "content": {"colour": "forged"}}}
-            for session in sessions:
-                headers = {**forger.headers, "mcp-session-id": session}
+            for session in sessions.all():
+                headers = {**forger.headers, "mcp-session-id": session.id}
                 answers.append((await http.post(served.all, json=forged, headers=headers)).status_code)
 
         ada.before_answering = forge

@@ -50,14 +50,11 @@ class Recorded:
     def result(self, request_id: Bytes, result: RawObject | bytes) -> None:
         self.came.append("result")
 
-    def error(self, request_id: Bytes, error: ErrorData) -> None:
-        self.came.append("error")
+    def error(self, request_id: Bytes | None, error: ErrorData) -> None:
+        self.came.append("error" if request_id is not None else "refused")
 
     def cancelled(self, request_id: Bytes) -> None:
         self.came.append("cancelled")
-
-    def refuse(self, error: ErrorData) -> None:
-        self.came.append("refused")
 
 
 class Puppet(McpServer):

@@ -89,7 +89,7 @@ async def test_a_call_whose_client_does_not_return_is_cancelled(ada: Person, mon
         broker = served.app.state.front.broker
         assert len(broker.attribution.calls) == 1
         monkeypatch.setattr(input_required, "ASK_SECONDS", -1.0)
-        broker.pending._sweep()
+        broker.pending.sweep()
         with anyio.fail_after(10):
             assert await broker.drain(10)
         with pytest.raises(MCPError):

@@ -18,12 +18,14 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from holdfast.access.connections import ConnectionLimits
+from holdfast.access.principals import LOCAL
 from holdfast.access.quotas import Quotas
+from holdfast.config import QuotaSettings
 from holdfast.front import app, listener, requests
 from holdfast.front.app import AppRequests
 from holdfast.front.listener import Acceptor, HttpConnections
 from holdfast.front.request_parser import RequestParser
-from holdfast.front.requests import BodyBudget, NoRoom, Reply, Request
+from holdfast.front.requests import BodyBudget, Reply, Request
 from holdfast.front.streams import Backlog
 from holdfast.serve.listening import bind
 from tests.front.loop_steps import LONGEST_STEP, measured_loop
@@ -564,18 +566,20 @@ async def test_a_body_in_chunks_is_refused_over_its_limit_and_its_connection_goe
 
 
 @pytest.mark.requirement("SEC-11")
-@pytest.mark.parametrize(("of_principal", "status", "said"), [(True, b"429", b"bodyBytes"), (False, b"503", b"memory")])
+@pytest.mark.parametrize(
+    ("own", "in_all", "status", "said"), [(10_000, 1 << 20, b"429", b"bodyBytes"), (1 << 20, 10_000, b"503", b"memory")]
+)
 async def test_a_body_that_has_no_room_is_refused_with_the_time_to_wait(
-    of_principal: bool, status: bytes, said: bytes
+    own: int, in_all: int, status: bytes, said: bytes
 ) -> None:
-    def hold(_request: Request, _size: int) -> None:
-        raise NoRoom(of_principal=of_principal)
+    room = BodyBudget(Quotas(lambda: QuotaSettings(body_bytes=own)), most=in_all)
+    room.hold(cast("Any", SimpleNamespace(principal=LOCAL, held=0)), 5_000)
 
     async def serve(request: Request, reply: Reply) -> None:
-        await request.body(100, room=cast("BodyBudget", SimpleNamespace(hold=hold)))
+        await request.body(20_000, room=room)
 
     async with connected(serve) as (reader, writer):
-        writer.write(post(b"one"))
+        writer.write(post(b"x" * 15_000))
         head, body = await read_answer(reader)
     assert (head.split()[1], b"\r\nretry-after: 1\r\n" in head, said in body) == (status, True, True)
     assert b"application/json" in head

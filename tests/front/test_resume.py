@@ -163,9 +163,10 @@ def _stream() -> MessageStream:
 
 def test_a_session_keeps_no_more_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "LOGGED_EVENTS", 3)
-    log, stream = _log(LogBounds()), _stream()
+    bounds, stream = LogBounds(), _stream()
+    log = _log(bounds)
     numbers = [log.add(stream, b"x") for _ in range(5)]
-    assert len(log._events) == 3
+    assert bounds.held == 3
     first, last = (EventId.read(log.event_id(stream, number).decode()) for number in (numbers[0], numbers[4]))
     assert first is not None
     assert last is not None
@@ -196,9 +197,9 @@ def test_the_oldest_of_all_sessions_give_way_and_a_session_that_ended_holds_noth
 
 
 def test_a_message_larger_than_all_bounds_is_kept_until_the_next() -> None:
-    log = _log(LogBounds(most=10))
-    log.add(_stream(), b"x" * 100)
-    assert len(log._events) == 1
+    bounds = LogBounds(most=10)
+    _log(bounds).add(_stream(), b"x" * 100)
+    assert bounds.held == 100
 
 
 async def _grow(session: Session) -> None:

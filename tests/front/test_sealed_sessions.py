@@ -165,13 +165,13 @@ async def test_abandoned_sessions_leave_the_memory_and_one_that_comes_back_goes_
         for session_id in ids:
             assert await _status(hub, session_id) == 200
         broker = hub.front.broker
-        assert (len(hub.sessions.all()), len(broker._clients)) == (100, 100)
+        assert (len(hub.sessions.all()), len(broker.attribution.clients)) == (100, 100)
         listening = Session(hub.http, hub.served.all)
         listening.headers["mcp-session-id"] = ids[0]
         async with listening.notices():
             monkeypatch.setattr(sessions_module, "SESSION_IDLE_SECONDS", 0.0)
-            hub.sessions._sweep()
-            assert (len(hub.sessions.all()), len(broker._clients)) == (1, 1)  # the one with a stream
+            hub.sessions.sweep()
+            assert (len(hub.sessions.all()), len(broker.attribution.clients)) == (1, 1)  # the one with a stream
         await came_true((tmp_path / "sessions.sqlite").exists)
         with closing(sqlite3.connect(tmp_path / "sessions.sqlite")) as kept:
             tables = "SELECT 1 FROM sqlite_master WHERE name = 'listed_until'"  # the last part of the schema
@@ -243,7 +243,7 @@ async def test_a_connection_of_ones_own_outlives_idling_and_its_loss_in_a_restar
             assert [await bump(before), await bump(before)] == [("1", False), ("2", False)]
             with monkeypatch.context() as patch:
                 patch.setattr(sessions_module, "SESSION_IDLE_SECONDS", 0.0)
-                before.sessions._sweep()
+                before.sessions.sweep()
             assert not before.sessions.all()
             assert await bump(before) == ("3", False)
         async with _replica(tmp_path, servers) as after:

@@ -431,7 +431,7 @@ async def test_a_modern_request_has_events_without_ids_and_a_status_for_its_erro
     MessageStream(None, other.reply, Backlog()).error(b"7", ErrorData(code=-1, message="of a server"))
     assert (refused.status, legacy.status, other.status) == (404, 200, 200)
     unreadable = Client()
-    Session().stream(unreadable).refuse(error)
+    Session().stream(unreadable).error(None, error)
     assert unreadable.status == 400
     assert b'"id":null' in unreadable.body
 

@@ -149,13 +149,11 @@ class Attribution(OwnerRelay):
         self, server: str, method: str, params: Mapping[str, Any] | None, caller: Caller | None
     ) -> dict[str, Any]:
         """Send a server's request to the client whose call it belongs to, or to the only client."""
-        if caller is None:
-            if method == "roots/list":
-                self._roots_of[server] = self._only_client(server)
-            whose = self._whose(server)
-            if isinstance(whose, Client):
-                # It is served too: what the server asks next may be about its answer.
-                self.served_by(server).principals.add(whose.principal)
+        if caller is None and method == "roots/list":
+            self._roots_of[server] = self._only_client(server)
+        if caller is None and isinstance(whose := self._whose(server), Client):
+            # It is served too: what the server asks next may be about its answer.
+            self.served_by(server).principals.add(whose.principal)
         return await super().asked(server, method, params, caller)
 
     def _whose(self, server: str) -> Call | Client | None:
@@ -239,15 +237,12 @@ class ClientRelay(OwnerRelay):
         return without_task_capabilities(self._client.capabilities)
 
     def _whose(self, server: str) -> Call | Client:
-        return self._attribution.caller_of(self._current, server)
+        # The client itself, or the session that was rebuilt for it.
+        now = self._attribution.clients.get(self._client.owner, self._client)
+        return self._attribution.caller_of(now, server)
 
     def _updated(self, server: str, uri: str) -> None:
         self._attribution.announcer.updated(server, uri, only=self._client.owner)
-
-    @property
-    def _current(self) -> Client:
-        """The client itself, or the session that was rebuilt for it."""
-        return self._attribution.clients.get(self._client.owner, self._client)
 
 
 class UserRelay(OwnerRelay):

@@ -234,7 +234,7 @@ class CallGate:
     async def _ask_client(self, call: Call, judged: Judgement) -> CallVerdict:
         """Ask the person at the caller's own client."""
         question = {
-            "message": f"Allow the call of {judged.what}?{_shown(_redactor(self._hub, call), judged.arguments)}",
+            "message": f"Allow the call of {judged.what}?{_shown(self._hub, call.server, judged.arguments)}",
             "requestedSchema": {"type": "object", "properties": {}},
         }
         answer = None
@@ -269,7 +269,7 @@ class CallGate:
             approver=judged.decision.approver,
             rule=judged.decision.rule,
             program=call.client.program,
-            arguments=_shown(_redactor(self._hub, call), judged.arguments).strip(),
+            arguments=_shown(self._hub, call.server, judged.arguments).strip(),
         )
         log.info("%s: %s waits for an approval (%s)", judged.principal.name, judged.what, question.id)
         call.progress(0, None, f"waits for an approval ({question.id})")
@@ -337,11 +337,6 @@ def _binding(judged: Judgement, digest: str) -> CallBinding:
     return CallBinding(judged.principal.name, item.server, item.name, digest, policy.version, judged.decision.rule)
 
 
-def _redactor(hub: Hub, call: Call) -> Redactor:
-    spec = hub.config.servers.get(call.server)
-    return Redactor(spec.secrets if spec is not None else ())
-
-
 def _can_be_asked(client: Client) -> bool:
     """Whether the client shows forms to its user. An empty capability means forms."""
     declared = client.capabilities.get("elicitation")
@@ -357,12 +352,14 @@ async def argument_hash(arguments: Bytes | None) -> str:
     return hashlib.sha256(canonical(arguments)).hexdigest()
 
 
-def _shown(redactor: Redactor, arguments: Bytes | None) -> str:
-    """The arguments for a person: without secrets, and cut."""
+def _shown(hub: Hub, server: str, arguments: Bytes | None) -> str:
+    """The arguments for a person: without the secrets of their server, and cut."""
     if arguments is None:
         return ""
     if len(arguments) > LARGEST_SHOWN:
         return f"\nIts arguments have {len(arguments)} bytes, too many to show."
+    spec = hub.config.servers.get(server)
+    redactor = Redactor(spec.secrets if spec is not None else ())
     try:
         text = json.dumps(masked_data(read_strictly(arguments), redactor), ensure_ascii=False, indent=1)
     except ValueError:

@@ -94,14 +94,11 @@ class MessageReply(Outlet, Protocol):
     def result(self, request_id: Bytes, result: RawObject | bytes) -> None:
         """The result."""
 
-    def error(self, request_id: Bytes, error: ErrorData) -> None:
-        """The error."""
+    def error(self, request_id: Bytes | None, error: ErrorData) -> None:
+        """The error; without an id where the message is no request that can be answered under its own."""
 
     def cancelled(self, request_id: Bytes) -> None:
         """The client gave the request up: an answer only where the transport needs one."""
-
-    def refuse(self, error: ErrorData) -> None:
-        """The message is no request that can be answered under its id."""
 
 
 class Questions:

@@ -100,10 +100,6 @@ Keep = Callable[[str], Awaitable[None]]
 """Called with the method of a request that changed what is kept of the client, before its answer goes out."""
 
 
-async def _keep_nothing(_: str) -> None:
-    """Nothing of the client outlives its connection."""
-
-
 class Exchange:
     """All that one client and the hub say to each other. It is small: a hub may hold thousands of idle sessions."""
 
@@ -122,12 +118,13 @@ class Exchange:
         principal: Principal = LOCAL,
         first_question: int = 0,
         clock: Callable[[], float] | None = None,
-        keep: Keep = _keep_nothing,
+        keep: Keep | None = None,
         roots: RootFolder | None = None,
     ) -> None:
         """``era`` is None where the first request decides it. ``owner`` is None for a modern request over HTTP.
 
-        ``roots`` are for a legacy client that named no folder, and may choose one.
+        ``keep`` is None where nothing of the client outlives its connection. ``roots`` are for a legacy client that
+        named no folder, and may choose one.
         """
         self._server = server
         self._outlet = outlet
@@ -191,7 +188,7 @@ class Exchange:
             call.client.view = server.view  # a server may have become one that is per user
             audit = server.broker.audit
             result = await (server.answer(call) if audit is None else audit.answer(call, server.answer))
-            if message.method in _KEPT and not call.client.modern:
+            if message.method in _KEPT and not call.client.modern and self._keep is not None:
                 await self._keep(message.method)  # before the answer: a client that has it relies on it
             if result.is_large:
                 await Turns().give()  # each pass over a large result takes milliseconds
@@ -223,7 +220,7 @@ class Exchange:
         for call in list(self.calls.values()):
             call.cancel()
         self.questions.end(why)
-        self._keep = _keep_nothing  # it leads back to the session, which is free now
+        self._keep = None  # it leads back to the session, which is free now
         if self.roots is not None:
             self.roots.leave()
         if self.client is not None:
@@ -309,7 +306,7 @@ class Exchange:
         if message.key in self.calls:
             log.warning("the client sent a request with an id that is in flight already: %r", message.key)
             text = f"the id {json.dumps(message.key)} is in flight already"
-            reply.refuse(ErrorData(code=INVALID_REQUEST, message=text))
+            reply.error(None, ErrorData(code=INVALID_REQUEST, message=text))
             return None
         if message.method == "initialize" and self._era != "modern":
             self._initialize(message.id or b"", message, reply)

@@ -22,20 +22,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from mcp import MCPError
 from mcp_types import INVALID_PARAMS
 
 from holdfast.access import LOCAL
 from holdfast.core import HUB_NAME, CatalogEntry, Kind, NameKey, RpcError, nearest, quoted_line, quoted_name
 from holdfast.endpoint.instructions import mistake, said
-from holdfast.endpoint.message import LARGEST_READ
 from holdfast.endpoint.view import EndpointAddress, ToolRoute, View
 from holdfast.errors import CallFailed
 from holdfast.hub import READ_RESULT, Hub, found_tool, read_result_tool, shown
 from holdfast.types import CallResult, ProgressFn, Tool
 from holdfast.wire import BadJson, Bytes, dumps, fields, is_object, loads, text_of
 
-__all__ = ["FIND_NAMES", "FindTools", "find_definitions", "finding_tools", "listed_for_find", "own_arguments"]
+__all__ = ["FIND_NAMES", "FindTools", "find_definitions", "finding_tools", "listed_for_find"]
 
 FIND, DESCRIBE, CALL, CALL_READONLY = "find_tools", "describe_tools", "call_tool", "call_readonly_tool"
 FIND_NAMES: Final = frozenset({FIND, DESCRIBE, CALL, CALL_READONLY})
@@ -301,14 +299,3 @@ def _problem(raw: Mapping[str, object], arguments: Bytes | None) -> str:
 
 def _with_schema(text: str, raw: Mapping[str, object]) -> str:
     return f"{text}\nIts input schema: {dumps(raw.get('inputSchema', {})).decode()}"
-
-
-def own_arguments(arguments: Bytes | None) -> Mapping[str, Any]:
-    """The arguments of one of the hub's own tools; raises ``MCPError``."""
-    if arguments is not None and len(arguments) > LARGEST_READ:
-        raise MCPError(INVALID_PARAMS, f"the arguments have more than {LARGEST_READ} bytes")
-    try:
-        values = loads(arguments) if arguments is not None else {}
-    except BadJson as exc:
-        raise MCPError(INVALID_PARAMS, f"the arguments cannot be read: {exc}") from None
-    return values if isinstance(values, Mapping) else {}

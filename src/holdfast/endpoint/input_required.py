@@ -238,7 +238,7 @@ class PendingCalls:
 
     def _keep(self, call: OpenCall) -> RawObject:
         """Keep a call and return the ``input_required`` result for its client."""
-        self._sweep()  # those whose clients are late count no more, also if ``expire`` has not come round
+        self.sweep()  # those whose clients are late count no more, also if ``expire`` has not come round
         of_principal = sum(one.call.principal == call.call.principal for one in self._calls.values())
         if len(self._calls) >= MAX_PENDING or of_principal >= MOST_OF_PRINCIPAL:
             call.cancel()
@@ -270,9 +270,10 @@ class PendingCalls:
         """Cancel the calls whose clients do not return in time."""
         while True:
             await anyio.sleep(ASK_SECONDS / 20)
-            self._sweep()
+            self.sweep()
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
+        """Cancel the calls whose clients are late."""
         now = anyio.current_time()
         for handle, call in list(self._calls.items()):
             if call.pending_since is not None and now - call.pending_since > ASK_SECONDS:

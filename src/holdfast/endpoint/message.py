@@ -275,18 +275,12 @@ def notice_message(method: str, params: Mapping[str, Any] | None) -> bytes:
     """A notification."""
     if isinstance(params, LoadedObject):
         return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (dumps(method), params.raw)
-    message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
-    if params:
-        message["params"] = params
-    return dump_object(message)
+    return dump_object({"jsonrpc": "2.0", "method": method} | ({"params": params} if params else {}))
 
 
 def request_message(number: int, method: str, params: Mapping[str, Any] | None) -> bytes:
     """A request of the hub's own to a client."""
-    message: dict[str, Any] = {"jsonrpc": "2.0", "id": number, "method": method}
-    if params:
-        message["params"] = params
-    return dump_object(message)
+    return dump_object({"jsonrpc": "2.0", "id": number, "method": method} | ({"params": params} if params else {}))
 
 
 def _key(raw: Bytes) -> str | int:

@@ -56,7 +56,7 @@ from holdfast.core import (
 )
 from holdfast.endpoint.broker import Broker, check_subscriptions
 from holdfast.endpoint.clients import Call, Client, Handler, LivesElsewhere
-from holdfast.endpoint.find_tools import DESCRIBE, FIND, FindTools, find_definitions, listed_for_find, own_arguments
+from holdfast.endpoint.find_tools import DESCRIBE, FIND, FindTools, find_definitions, listed_for_find
 from holdfast.endpoint.instructions import (
     LOGIN_TOOL,
     STATUS_TOOL,
@@ -68,7 +68,7 @@ from holdfast.endpoint.instructions import (
     unknown_name,
     warnings_at,
 )
-from holdfast.endpoint.message import tool_for_client
+from holdfast.endpoint.message import LARGEST_READ, tool_for_client
 from holdfast.endpoint.user_login import lacking_login, login_tool, offers_login
 from holdfast.endpoint.view import LIST_METHODS, View
 from holdfast.hub import (
@@ -84,9 +84,10 @@ from holdfast.hub import (
     shown,
 )
 from holdfast.turns import Turns
-from holdfast.wire import LOG_LEVELS, Fields, RawObject, dumps, join_fields, join_items, text_of, via_in
+from holdfast.wire import LOG_LEVELS, BadJson, Fields, RawObject, dumps, join_fields, join_items, loads, text_of, via_in
 
 __all__ = [
+    "STATUS_DEFINITION",
     "Lists",
     "OwnMethods",
     "OwnTools",
@@ -95,7 +96,6 @@ __all__ = [
     "not_listed",
     "own_items",
     "status_result",
-    "status_tool",
     "unknown_method",
 ]
 
@@ -455,17 +455,25 @@ class OwnTools:
 def own_items(view: View, kind: Kind, lacking: tuple[str, ...]) -> list[dict[str, Any]]:
     """The hub's own items of an endpoint's list; ``lacking`` are the servers that lack the login of its user."""
     if kind is not Kind.TOOL:
-        return [status_resource()] if kind is Kind.RESOURCE and view.server is None else []
+        return [_STATUS_RESOURCE] if kind is Kind.RESOURCE and view.server is None else []
     own = find_definitions(view.servers) if _finds(view) else []
-    own += [status_tool()] if _offers_status(view) else []
-    own += [doctor_tool()] if _offers_doctor(view) else []
+    own += [STATUS_DEFINITION] if _offers_status(view) else []
+    own += [_DOCTOR_DEFINITION] if _offers_doctor(view) else []
     own += [read_result_tool()] if keeps_results(view) else []
     own += [login_tool(lacking)] if lacking else []
     return [listed_for_find(tool) for tool in own] if _finds(view) else own
 
 
 def _arguments(call: Call) -> Mapping[str, Any]:
-    return own_arguments(call.params.get("arguments"))
+    """The arguments of one of the hub's own tools; raises ``MCPError``."""
+    raw = call.params.get("arguments")
+    if raw is not None and len(raw) > LARGEST_READ:
+        raise MCPError(INVALID_PARAMS, f"the arguments have more than {LARGEST_READ} bytes")
+    try:
+        values = loads(raw) if raw is not None else {}
+    except BadJson as exc:
+        raise MCPError(INVALID_PARAMS, f"the arguments cannot be read: {exc}") from None
+    return values if isinstance(values, Mapping) else {}
 
 
 def _finds(view: View) -> bool:
@@ -481,12 +489,6 @@ def _offers_status(view: View) -> bool:
 # The status.
 
 
-def status_tool() -> dict[str, Any]:
-    """Return the tool for the list."""
-    about = "Which MCP servers behind this endpoint are unavailable, why, and when to try again."
-    return _tool_about_servers(STATUS_TOOL, "Holdfast status", about, "all servers if left out")
-
-
 def _tool_about_servers(name: str, title: str, description: str, default: str) -> dict[str, Any]:
     """A tool that reads what the hub knows, of one server or of several."""
     server = {"type": "string", "description": f"The id of one server; {default}."}
@@ -499,15 +501,19 @@ def _tool_about_servers(name: str, title: str, description: str, default: str) -
     }
 
 
-def status_resource() -> dict[str, Any]:
-    """Return the resource for the list."""
-    return {
-        "uri": STATUS_URI,
-        "name": "holdfast-status",
-        "title": "Holdfast status",
-        "description": "The state of every MCP server behind this endpoint.",
-        "mimeType": "application/json",
-    }
+STATUS_DEFINITION: Final = _tool_about_servers(
+    STATUS_TOOL,
+    "Holdfast status",
+    "Which MCP servers behind this endpoint are unavailable, why, and when to try again.",
+    "all servers if left out",
+)
+_STATUS_RESOURCE: Final = {
+    "uri": STATUS_URI,
+    "name": "holdfast-status",
+    "title": "Holdfast status",
+    "description": "The state of every MCP server behind this endpoint.",
+    "mimeType": "application/json",
+}
 
 
 def status_result(view: View, arguments: Mapping[str, Any], findings: Mapping[str, str]) -> dict[str, Any]:
@@ -592,6 +598,13 @@ def _collisions(view: View) -> list[dict[str, str]]:
 
 DOCTOR_TOOL = "holdfast_doctor"
 
+_DOCTOR_DEFINITION: Final = _tool_about_servers(
+    DOCTOR_TOOL,
+    "Holdfast doctor",
+    "Why an MCP server behind this endpoint fails: cause, evidence, and what a person can do.",
+    "all that fail if left out",
+)
+
 LONGEST_EVIDENCE = 2_000
 """Characters of what a server said."""
 
@@ -604,12 +617,6 @@ def _offers_doctor(view: View) -> bool:
     written = view.hub.config.settings.doctor_tool
     wanted = view.hub.is_local if written == "auto" else written == "on"
     return wanted and _offers_status(view)
-
-
-def doctor_tool() -> dict[str, Any]:
-    """Return the tool for the list."""
-    about = "Why an MCP server behind this endpoint fails: cause, evidence, and what a person can do."
-    return _tool_about_servers(DOCTOR_TOOL, "Holdfast doctor", about, "all that fail if left out")
 
 
 def _doctor_result(view: View, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -570,17 +570,13 @@ class _KeptReply:
         """The result."""
         self.answer = result_message(request_id, result)
 
-    def error(self, request_id: Bytes, error: ErrorData) -> None:
+    def error(self, request_id: Bytes | None, error: ErrorData) -> None:
         """The error."""
         self.answer = error_message(request_id, error)
 
     def cancelled(self, request_id: Bytes) -> None:
         """The client gave it up."""
         self.answer = error_message(request_id, CANCELLED)
-
-    def refuse(self, error: ErrorData) -> None:
-        """The message is no request that can be answered under its id."""
-        self.answer = error_message(None, error)
 
 
 # What the headers say.

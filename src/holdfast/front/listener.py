@@ -50,6 +50,7 @@ from holdfast.core import fault_line
 from holdfast.front.request_parser import BadRequest, RequestHead, RequestParser
 from holdfast.front.requests import (
     BUFFERED_BYTES,
+    JSON_HEADER,
     UNCOUNTED,
     BodyBudget,
     Gone,
@@ -498,7 +499,7 @@ class HttpConnection(asyncio.Protocol):
             case TooLarge():
                 reply.plain(413, b'{"error":"the body is too large"}')
             case NoRoom():
-                reply.plain(*_no_room(exc))
+                reply.plain(exc.status, dumps({"error": exc.text}), JSON_HEADER + b"retry-after: 1\r\n")
             case BadRequest():
                 self.refuse(exc.status)
             case _:
@@ -526,15 +527,6 @@ class HttpConnection(asyncio.Protocol):
     def __repr__(self) -> str:
         state = " ending" if self._ending else ""
         return f"<HttpConnection of {self.admission.peer.name}{state} {self._inbound!r} {self.out!r}>"
-
-
-def _no_room(exc: NoRoom) -> tuple[int, bytes, bytes]:
-    """The answer to a request whose body finds no room."""
-    headers = b"content-type: application/json\r\nretry-after: 1\r\n"
-    if exc.of_principal:
-        said = "the requests of this caller that are under way use up `holdfast.quotas.bodyBytes`; try again in 1 s"
-        return 429, dumps({"error": said}), headers
-    return 503, b'{"error":"the requests under way use up the memory for them; try again in 1 s"}', headers
 
 
 # New connections.

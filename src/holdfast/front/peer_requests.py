@@ -59,12 +59,11 @@ from holdfast.fleet import (
 )
 from holdfast.front.listener import Acceptor, HttpConnection, HttpConnections, MessageEndpoint, RequestHandler
 from holdfast.front.requests import JSON_HEADER, BodyBudget, Reply, Request
-from holdfast.wire import dumps, principal_in
+from holdfast.wire import Response, dumps, principal_in
 
 if TYPE_CHECKING:
     from holdfast.front.app import Front
     from holdfast.front.session_store import HttpSession
-    from holdfast.wire import Response
 
 __all__ = ["PeerListener", "PeerRequests", "refuse_forwarded"]
 

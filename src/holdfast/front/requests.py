@@ -30,12 +30,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.access import LOCAL, Principal, Quotas
+from holdfast.access import LOCAL, Admission, Principal, Quotas
 from holdfast.front.request_parser import BadRequest, RequestHead
 from holdfast.wire import Bytes, append_piece
 
 if TYPE_CHECKING:
-    from holdfast.access import Admission
     from holdfast.front.listener import ConnectionTimer, HttpConnection, InboundRequests
 
 __all__ = [
@@ -267,13 +266,14 @@ class Reply(msgspec.Struct, eq=False):
         """A message on the event stream, which begins now if it has not begun."""
         if self.done:
             return
-        if not self.started:
-            self.begin()
+        self.begin()
         self.piece(event(message, event_id))
         self._timer.arm(COMMENT_SECONDS, self._tick)
 
     def begin(self) -> None:
-        """Begin the event stream."""
+        """Begin the event stream, unless it has begun."""
+        if self.started:
+            return
         self.start(200, _STREAM_HEADERS + self._extra)
         if self._first is not None:
             self.piece(self._first())
@@ -491,11 +491,12 @@ UNCOUNTED: Final = 4 * 1024
 
 
 class NoRoom(Exception):
-    """There is no room for a body. ``of_principal`` says that its principal has used up its own."""
+    """There is no room for a body; ``status`` and ``text`` are the answer."""
 
-    def __init__(self, *, of_principal: bool) -> None:
-        super().__init__("no room for the body")
-        self.of_principal = of_principal
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
 
 
 class BodyBudget:
@@ -537,12 +538,13 @@ class BodyBudget:
         # each such message for ever.
         if own + more > max(self._quotas.limits.body_bytes // self._workers, size if own + more == size else 0):
             self._quotas.refuse_body(principal)
-            raise NoRoom(of_principal=True)
+            own_use = "the requests of this caller that are under way use up `holdfast.quotas.bodyBytes`"
+            raise NoRoom(429, f"{own_use}; try again in 1 s")
         left = self._most - held
         fits = more <= left if size <= SMALL_BODY else own + more <= (left + own) // 2
         if not fits and held > size - more:  # other bodies hold some
             log.warning("the bodies of requests use up the memory for them: one was refused")
-            raise NoRoom(of_principal=False)
+            raise NoRoom(503, "the requests under way use up the memory for them; try again in 1 s")
         self._held[principal] += more
         request.held = size
 

@@ -29,18 +29,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from hashlib import blake2s
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.files import (
-    FileStamp,
-    NotPrivate,
-    file_stamp,
-    make_secret,
-    read_private,
-)
+from holdfast.files import FileStamp, NotPrivate, file_stamp, make_secret, read_private
+from holdfast.fleet import SharedEvents
 from holdfast.front.session_store import (
     IDLE_SECONDS,
     NOTE_SECONDS,
@@ -49,9 +44,6 @@ from holdfast.front.session_store import (
     SessionStore,
 )
 from holdfast.keys import NONCE_BYTES, SHORTEST_SECRET, TAG_BYTES, KeyRing, as_text, from_text
-
-if TYPE_CHECKING:
-    from holdfast.fleet import SharedEvents
 
 __all__ = ["KEY_VARIABLE", "LONGEST_ID", "SessionIds", "SessionKeys", "SessionTicket", "TicketSeal", "fitted"]
 

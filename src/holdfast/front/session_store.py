@@ -45,7 +45,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -53,14 +53,13 @@ import msgspec
 
 from holdfast.access import Principal, PrincipalUse, QuotaExceeded, Quotas
 from holdfast.core import question_number
-from holdfast.endpoint import CHANGES_CLIENT, Broker, Client, Exchange, program_in
+from holdfast.endpoint import CHANGES_CLIENT, Broker, Exchange, program_in
 from holdfast.files import FileStamp, file_stamp, private_folder, set_aside_once
-from holdfast.fleet import SESSION_PURPOSE
+from holdfast.fleet import SESSION_PURPOSE, Fleet
 from holdfast.front.streams import Backlog, EventLog, LogBounds, MessageStream
 from holdfast.hub import sleep_until_poll, stamps
 
 if TYPE_CHECKING:
-    from holdfast.fleet import Fleet
     from holdfast.front.http import HttpEndpoint
     from holdfast.front.session_id import SessionIds, SessionKeys, SessionTicket
 
@@ -328,18 +327,18 @@ class FleetSessions(SessionStore):
     async def load(self, session: bytes) -> SessionRecord | None:
         """The record of a session: the later one of the fleet's and of this machine's. An ended session is ended."""
         own = await super().load(session)
-        if self._fleet.state.kept(_ended(session)) is not None or (own is not None and own.ended):
+        if self._fleet.state.kept(_key("ended", session)) is not None or (own is not None and own.ended):
             return _ENDED
-        fleets = self._opened(session, self._fleet.state.kept(_state(session)) or {})
+        fleets = self._opened(session, self._fleet.state.kept(_key("session", session)) or {})
         return max(filter(None, (own, fleets)), key=lambda one: one.seen, default=None)
 
     async def save(self, session: bytes, record: SessionRecord) -> None:
         """Keep a record: for the fleet with the next exchange, and on this machine when this returns."""
         until = min(record.until, self._wall() + KEPT_SECONDS)
         if record.ended:
-            self._fleet.state.write(_ended(session), {"until": until})
+            self._fleet.state.write(_key("ended", session), {"until": until})
         else:
-            self._fleet.state.write(_state(session), {"until": until, "sealed": self._sealed(session, record)})
+            self._fleet.state.write(_key("session", session), {"until": until, "sealed": self._sealed(session, record)})
         await super().save(session, record)
 
     async def run(self, on_ended: Callable[[bytes], None], on_changed: Callable[[bytes, SessionRecord], None]) -> None:
@@ -377,12 +376,9 @@ class FleetSessions(SessionStore):
 _Content = tuple[float, float, str | None, list[tuple[str, str]]]
 
 
-def _ended(session: bytes) -> str:
-    return f"ended/{session.hex()}"
-
-
-def _state(session: bytes) -> str:
-    return f"session/{session.hex()}"
+def _key(kind: Literal["ended", "session"], session: bytes) -> str:
+    """Under what the fleet keeps that a session was ended, or its state."""
+    return f"{kind}/{session.hex()}"
 
 
 def _session(name: str) -> bytes | None:
@@ -414,8 +410,9 @@ class HttpSession:
     """One legacy client. It is small: thousands of them may wait for clients that do not come back."""
 
     __slots__ = (
-        "_opened", "_peers", "ended", "endpoint", "exchange", "header", "id", "keeps_lists", "listening_since", "log",
-        "missed", "noted_at", "notices", "principal", "rebuilt", "serving", "stream_at", "ticket", "use", "used_at",
+        "_opened", "_peers", "client", "ended", "endpoint", "exchange", "header", "id", "keeps_lists",
+        "listening_since", "log", "missed", "noted_at", "notices", "principal", "rebuilt", "serving", "stream_at",
+        "ticket", "use", "used_at",
     )  # fmt: skip
 
     def __init__(
@@ -426,6 +423,8 @@ class HttpSession:
         ticket: SessionTicket,
         principal: Principal,
         use: PrincipalUse,
+        *,
+        rebuilt: bool = False,
     ) -> None:
         """``use`` counts it, until it is dropped."""
         self.endpoint: HttpEndpoint | None = endpoint
@@ -436,7 +435,7 @@ class HttpSession:
         self.principal = principal
         self.use = use
         self._peers = endpoint.peers
-        self.rebuilt = False
+        self.rebuilt = rebuilt
         """Whether it was rebuilt from its id, and its client has not been told yet what it may have missed."""
         self.missed = False
         """Whether a list or a resource changed while no stream was open here on which to tell it."""
@@ -470,12 +469,9 @@ class HttpSession:
             keep=partial(sessions.keep, self),
             roots=endpoint.roots_of(principal),
         )
-
-    @property
-    def client(self) -> Client:
-        """Its client, which shook hands."""
-        assert self.exchange.client is not None  # noqa: S101 - a session begins with the handshake
-        return self.exchange.client
+        program = program_in(ticket.client)
+        self.client = self.exchange.begin(ticket.version, ticket.capabilities, program=program, rebuilt=rebuilt)
+        self.client.home = ticket.home
 
     @property
     def idle(self) -> bool:
@@ -611,14 +607,10 @@ class HttpSessions:
         *,
         rebuilt: bool = False,
     ) -> HttpSession:
-        session = HttpSession(self, endpoint, session_id, ticket, principal, use)
-        session.rebuilt = rebuilt
-        program = program_in(ticket.client)
-        client = session.exchange.begin(ticket.version, ticket.capabilities, program=program, rebuilt=rebuilt)
-        client.home = ticket.home
+        session = HttpSession(self, endpoint, session_id, ticket, principal, use, rebuilt=rebuilt)
         self._sessions[session_id] = self._by_ticket[ticket.id] = session
         if self._sweeper is None:
-            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
+            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self.sweep)
         return session
 
     def _make_room(self, principal: str) -> None:
@@ -688,7 +680,8 @@ class HttpSessions:
             self._sweeper.cancel()
             self._sweeper = None
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
+        """Drop those that are idle or over, and note when the others were used. It comes round by itself."""
         loop = asyncio.get_running_loop()
         now, wall = loop.time(), self.ids.wall()
         to_note: list[Callable[[], Awaitable[None]]] = []
@@ -706,7 +699,7 @@ class HttpSessions:
                 self.drop(session)
         if to_note:
             self._broker.start(_one_by_one, to_note)
-        self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep) if self._sessions else None
+        self._sweeper = loop.call_later(SWEEP_SECONDS, self.sweep) if self._sessions else None
 
     # All of them.
 

@@ -293,22 +293,14 @@ class PipeClient:
         """The result; a short error takes its place while too much is unread."""
         if not self._write(result_message(request_id, result)):
             text = "the result was dropped: the client did not read its earlier results"
-            self._write_error(error_message(request_id, ErrorData(code=INTERNAL_ERROR, message=text)))
+            self.write_error(error_message(request_id, ErrorData(code=INTERNAL_ERROR, message=text)))
 
-    def error(self, request_id: Bytes, error: ErrorData) -> None:
+    def error(self, request_id: Bytes | None, error: ErrorData) -> None:
         """The error."""
-        self._write_error(error_message(request_id, error))
+        self.write_error(error_message(request_id, error))
 
     def cancelled(self, request_id: Bytes) -> None:
         """A request that was given up has no answer."""
-
-    def refuse(self, error: ErrorData) -> None:
-        """The message is no request that can be answered under its id."""
-        self._write_error(error_message(None, error))
-
-    def refuse_part(self, refusal: bytes) -> None:
-        """A part of a batch is no message."""
-        self._write_error(refusal)
 
     def _write(self, message: bytes) -> bool:
         if self._writer.write(one_line(message) + b"\n"):
@@ -318,7 +310,8 @@ class PipeClient:
             log.warning("the client does not read: %d bytes are unread, and more is dropped", self._writer.unread)
         return False
 
-    def _write_error(self, message: bytes) -> None:
+    def write_error(self, message: bytes) -> None:
+        """A refusal, also while too much is unread."""
         self._writer.write(one_line(message) + b"\n", extra=ERROR_BYTES)
 
     def __repr__(self) -> str:
@@ -369,26 +362,22 @@ class PipeServer:
     async def _messages(self, line: bytes) -> list[Message]:
         """The messages of a line: one, or those of a batch. What is none is refused."""
         try:
-            return [await read_message(line)]
-        except MCPError as exc:
-            refusal = exc
-        try:
             if not is_batch(line, self._exchange.version):
-                raise refusal
+                return [await read_message(line)]
             parts = await read_batch(line)
         except MCPError as exc:
-            self._client.refuse(exc.error)
+            self._client.error(None, exc.error)
             return []
         for part in parts:
             if isinstance(part, bytes):
-                self._client.refuse_part(part)
+                self._client.write_error(part)
         return [part for part in parts if not isinstance(part, bytes)]
 
 
 async def serve_stdio(
     hub: Hub,
     *,
-    broker: Broker | None = None,
+    broker: Broker,
     tools: ToolsMode | None = None,
     profile: str | None = None,
     folder: str | None = None,
@@ -400,10 +389,9 @@ async def serve_stdio(
     ``tools``, ``profile`` and ``folder`` are what an address says over HTTP. A client that has no
     folder may choose one of ``folders`` by its roots.
 
-    The hub must be open. Pass a broker that was created before the hub was entered, so that servers learn from
-    the start that a client can answer requests; it can also drain the calls before the end.
+    The hub must be open. The broker was created before the hub was entered, so that servers learn from the start
+    that a client can answer requests; it can also drain the calls before the end.
     """
-    broker = broker or Broker(hub)
     mode = tools or hub.config.settings.tools
 
     def server_of(folder: str | None) -> McpServer:

@@ -347,7 +347,7 @@ class MessageStream(msgspec.Struct, eq=False):
         if self.done or (reply is not None and not reply.streams):
             return
         # The stream begins before the event is logged: its first event must have the lower number.
-        if reply is not None and not reply.started and not reply.out.lost:
+        if reply is not None and not reply.out.lost:
             reply.begin()
         number = self._log(message, private=private)
         if reply is not None and not reply.done:
@@ -363,9 +363,10 @@ class MessageStream(msgspec.Struct, eq=False):
         large = isinstance(result, RawObject) and result.is_large
         self._finish((result_pieces if large else result_message)(request_id, result))
 
-    def error(self, request_id: Bytes, error: ErrorData) -> None:
+    def error(self, request_id: Bytes | None, error: ErrorData) -> None:
         """The error; over HTTP the modern era has a status for some of them."""
-        status = ERROR_CODE_HTTP_STATUS.get(error.code, 200) if self.session is None else 200
+        of_code = ERROR_CODE_HTTP_STATUS.get(error.code, 200) if self.session is None else 200
+        status = 400 if request_id is None else of_code
         self._finish(error_message(request_id, error), status=status, resumable=False)
 
     def cancelled(self, request_id: Bytes) -> None:
@@ -373,13 +374,9 @@ class MessageStream(msgspec.Struct, eq=False):
         if self.session is None:
             self.done = True
             return
-        if self.reply is not None and self.reply.streams and not self.reply.started:
+        if self.reply is not None and self.reply.streams:
             self.reply.begin()  # a client that leaves takes a plain answer to a request that it gave up for a fault
         self._finish(error_message(request_id, CANCELLED), resumable=False)
-
-    def refuse(self, error: ErrorData) -> None:
-        """The message is no request that can be answered under its id."""
-        self._finish(error_message(None, error), status=400, resumable=False)
 
     def _finish(self, message: bytes | list[Bytes], *, status: int = 200, resumable: bool = True) -> None:
         """The last message, which may be in pieces.
