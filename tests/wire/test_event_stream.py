@@ -42,6 +42,13 @@ def test_an_event_that_is_too_large_is_never_held_whole(piece: bytes) -> None:
     assert _feed(EventReader(100), piece) <= 100
 
 
+def test_comments_that_come_in_parts_count_for_no_event() -> None:
+    reader = EventReader(100)
+    for _ in range(100):
+        assert reader.feed(b": still he") == reader.feed(b"re\n") == []
+    assert reader.feed(b"data: x\n\n") == [ServerEvent("message", b"x", "", None)]
+
+
 LARGE = b"data: before\n\nid: 2\ndata: " + b"x" * 150 + b"\n\n" + b"data: y\ndata: " + b"z" * 150 + b"\ndata: more\n\n"
 
 

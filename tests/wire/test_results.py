@@ -24,6 +24,18 @@ def cleaned(value: Any) -> Any:
     return json.loads(clean_result(read(value)).written())
 
 
+def _tool_result(meta: Any) -> Any:
+    """A block of a message that a server asks a model about, with a block that has a resource."""
+    resource = {"type": "resource", "resource": {"uri": "x", **meta}}
+    return {"type": "tool_result", "toolUseId": "1", "content": [resource]}
+
+
+@pytest.mark.requirement("SEC-21")
+def test_a_meta_among_the_questions_loses_the_hubs_keys_though_it_has_a_meta_of_its_own() -> None:
+    questions = {"inputRequests": {"_meta": {**OWN, "_meta": OWN}}}
+    assert cleaned(questions) == {"inputRequests": {"_meta": {"_meta": OWN}}}
+
+
 @pytest.mark.requirement("SEC-21")
 @pytest.mark.parametrize(
     "wrap",
@@ -37,6 +49,7 @@ def cleaned(value: Any) -> Any:
         lambda meta: {"task": {"taskId": "1", **meta}},
         lambda meta: {"inputRequests": {"1": {"method": "roots/list", **meta}, "2": "odd"}},
         lambda meta: {"inputRequests": {"1": {"method": "roots/list", "params": {"x": 1, **meta}}}},
+        lambda meta: {"inputRequests": {"1": {"params": {"messages": [{"content": _tool_result(meta)}]}}}},
     ],
 )
 def test_the_hubs_keys_are_taken_out_wherever_the_protocol_has_a_meta(wrap: Any) -> None:

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, get_args
@@ -356,8 +356,8 @@ _CONTAINERS: Final = ("content", "contents", "messages", "resource", "inputReque
 
 _META: Final = b"_meta"
 
-_DEEPEST: Final = 5
-"""A result may have questions, with parameters, with messages, with blocks."""
+_DEEPEST: Final = 7
+"""A result may have questions, with parameters, with messages, with results of tools, with blocks, with resources."""
 
 MOST_PARTS: Final = 5_000
 """In how many objects and members of a result the hub's keys are looked for: each takes a few microseconds."""
@@ -400,7 +400,7 @@ def clean_data(data: object) -> object:
 
 
 def _cleaned(
-    one: RawObject, deeper: int, parts: _PartCount, containers: Iterable[str] = _CONTAINERS
+    one: RawObject, deeper: int, parts: _PartCount, containers: Collection[str] = _CONTAINERS
 ) -> RawObject | None:
     """The object without the hub's keys; None if it has none."""
     changes: dict[str, Bytes | None] = {}
@@ -429,7 +429,8 @@ def _changes_of(meta: Bytes, parts: _PartCount) -> dict[str, Bytes | None]:
 def _container(key: str, raw: Bytes, deeper: int, parts: _PartCount) -> bytes | None:
     """An object, a list of objects, or the questions by their names; None if nothing changes."""
     if not is_array(raw):
-        inside = tuple(fields(raw)) if key == "inputRequests" and is_object(raw) else _CONTAINERS
+        # A question may have any name, and a ``_meta`` beside the questions is none.
+        inside = fields(raw).keys() - {"_meta"} if key == "inputRequests" and is_object(raw) else _CONTAINERS
         parts.take(len(inside))
         return _object(raw, deeper, parts, inside)
     listed = items(raw)
@@ -440,7 +441,7 @@ def _container(key: str, raw: Bytes, deeper: int, parts: _PartCount) -> bytes | 
     return join_items([cleaned or old for cleaned, old in zip(new, listed, strict=True)])
 
 
-def _object(raw: Bytes, deeper: int, parts: _PartCount, containers: Iterable[str] = _CONTAINERS) -> bytes | None:
+def _object(raw: Bytes, deeper: int, parts: _PartCount, containers: Collection[str] = _CONTAINERS) -> bytes | None:
     cleaned = _cleaned(RawObject.read(raw), deeper, parts, containers) if is_object(raw) else None
     return cleaned.written() if cleaned is not None else None
 

@@ -164,6 +164,7 @@ class EventReader(msgspec.Struct, eq=False):
 
     def _take(self, line: bytes) -> None:
         self._line.clear()
+        self.size = self._held  # its parts count no longer: a stream may have comments alone for days
         field, _, value = line.partition(b":")
         if not field:
             return
