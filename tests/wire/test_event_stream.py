@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from holdfast.wire.http.event_stream import EventReader, ServerEvent
+from holdfast.wire.http.answer_parser import EventReader, ServerEvent
 
 STREAM = (
     b'\xef\xbb\xbf: hello\n\nid: 1\nretry: 500\ndata: \n\nevent: message\r\ndata: {"a":1}\r\n\r\n'

@@ -9,9 +9,8 @@ import pytest
 from holdfast.config.settings import Limits
 from holdfast.core.evidence import NetworkFailure, NetworkFault, OverBound
 from holdfast.errors import ServerFailure
-from holdfast.wire.http.answer_parser import AnswerHead
-from holdfast.wire.http.connection import PooledConnection, Response
-from holdfast.wire.http.event_stream import ServerEvent, ServerEvents
+from holdfast.wire.http.answer_parser import AnswerHead, ServerEvent
+from holdfast.wire.http.connection import PooledConnection, Response, ServerEvents
 from holdfast.wire.http.pool import HttpOrigin, Pool
 
 pytestmark = pytest.mark.anyio

@@ -18,8 +18,7 @@ from holdfast.core import HttpStatus, NetworkFailure, NetworkFault, Redactor
 from holdfast.wire.http import connection as http1, pool as dialing
 from holdfast.wire.http.answer_parser import HEAD_BYTES, INFLATED_BYTES, BadEncoding, BrokenHttp, Disconnected, NotHttp
 from holdfast.wire.http.client import HttpPeer
-from holdfast.wire.http.connection import Response
-from holdfast.wire.http.event_stream import ServerEvents
+from holdfast.wire.http.connection import Response, ServerEvents
 from holdfast.wire.http.pool import ConnectFailed, HttpOrigin, Pool, Proxy, ProxyFailed, evidence_of
 from tests.harness.waiting import came_true
 from tests.peers.tls import Certificates

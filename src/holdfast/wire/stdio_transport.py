@@ -27,7 +27,8 @@ from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcp
 from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
 from holdfast.wire.dispatcher import NO_HOOKS, DialHooks, DuplexDispatcher
-from holdfast.wire.http.event_stream import HEAD_BYTES, LONGEST_SKIP, over_message_bound
+from holdfast.wire.http.answer_parser import BEGINNING_BYTES, LONGEST_SKIP
+from holdfast.wire.http.connection import over_message_bound
 from holdfast.wire.in_flight import until_cancelled
 from holdfast.wire.process import LAST_WORDS_LOOKS, LAST_WORDS_SECONDS, Child
 from holdfast.wire.raw_json import one_line
@@ -106,7 +107,7 @@ class LineBuffer:
         while (end := self._bytes.find(b"\n", self._searched)) >= 0:
             over, skipped = end > most, self._skipped
             with memoryview(self._bytes) as whole:
-                line = bytes(whole[: HEAD_BYTES if over else end])
+                line = bytes(whole[: BEGINNING_BYTES if over else end])
             del self._bytes[: end + 1]
             self._searched = self._skipped = 0
             if not skipped:
@@ -114,7 +115,7 @@ class LineBuffer:
         self._searched = len(self._bytes)
         if not self._skipped and len(self._bytes) <= most:
             return None
-        first = bytes(self._bytes[:HEAD_BYTES]) if not self._skipped else None
+        first = bytes(self._bytes[:BEGINNING_BYTES]) if not self._skipped else None
         self._skipped += len(self._bytes)
         self._bytes.clear()
         self._searched = 0

@@ -54,8 +54,7 @@ from holdfast.core import (
 )
 from holdfast.errors import ServerFailure
 from holdfast.wire.http.answer_parser import BadEncoding, BrokenHttp, NotHttp
-from holdfast.wire.http.connection import Response
-from holdfast.wire.http.event_stream import EVENT_STREAM, ServerEvents, over_message_bound
+from holdfast.wire.http.connection import EVENT_STREAM, Response, ServerEvents, over_message_bound
 from holdfast.wire.http.pool import HttpOrigin, Pool, Proxy, evidence_of
 
 __all__ = [

@@ -5,6 +5,10 @@ that is slow stops the socket. One that closes its answer early ends the connect
 a server may take the end for a cancellation. One that has all that it wanted leaves: the rest is passed over, and the
 connection serves the next request. An event stream has its end in a piece of its own, after its last event.
 Exceptions of the network pass as they are (``OSError``, ``ssl.SSLError``), and those of the parser.
+
+What must never happen: reading holds up the event loop (SEC-7), so a stream of events is read in pieces, with turns for
+other tasks; or many large answers together fill our memory (SEC-11). All that are large wait for their place in one
+``ReceiveRoom``, also an event that comes part by part.
 """
 
 from __future__ import annotations
@@ -17,9 +21,12 @@ from collections.abc import AsyncIterator, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+import anyio
 import msgspec
 
-from holdfast.core import fault_line
+from holdfast.config import Limits
+from holdfast.core import NetworkFailure, NetworkFault, OverBound, fault_line
+from holdfast.errors import ServerFailure
 from holdfast.turns import Turns
 from holdfast.wire.http.answer_parser import (
     END,
@@ -27,14 +34,28 @@ from holdfast.wire.http.answer_parser import (
     AnswerParser,
     BrokenHttp,
     Disconnected,
+    EventReader,
     Inflater,
+    ServerEvent,
     append_piece,
 )
 
 if TYPE_CHECKING:
     from holdfast.wire.http.pool import Pool
 
-__all__ = ["PooledConnection", "ReceiveRoom", "Response", "receive_room", "share_receive_room"]
+__all__ = [
+    "EVENT_STREAM",
+    "PooledConnection",
+    "ReceiveRoom",
+    "Response",
+    "ServerEvents",
+    "over_message_bound",
+    "receive_room",
+    "share_receive_room",
+]
+
+EVENT_STREAM: Final = "text/event-stream"
+"""The content type of a stream of server-sent events."""
 
 LARGE_BYTES: Final = 128 * 1024
 """From this size on, the rest of a body is received into the memory that it stays in: no piece of it is copied."""
@@ -469,6 +490,69 @@ def _readable(transport: Any) -> bool:
         return bool(poll.poll(0))
     except (OSError, ValueError):
         return True
+
+
+FED_BYTES: Final = 16 * 1024
+"""How much of a stream is read in one piece: it may hold thousands of empty lines."""
+
+
+class ServerEvents:
+    """The events of an answer until it ends; one that is over the bound on a message raises ``ServerFailure``.
+
+    With ``skips`` it is given as a cut event, and the stream goes on.
+
+    With ``silence``, a stream that sends nothing for so many seconds, not even a comment, counts as lost.
+    """
+
+    def __init__(
+        self, response: Response, limits: Limits, *, silence: float | None = None, skips: bool = False
+    ) -> None:
+        self._response = response
+        self._limits = limits
+        self._silence = silence
+        self._reader = EventReader(limits.message_bytes, skips)
+        self._came: deque[ServerEvent] = deque()
+        self._chunk, self._at = b"", 0
+        self._turns: Turns | None = None
+        """The steps in which a large piece is read."""
+
+    async def next(self) -> ServerEvent | None:
+        """The next event; None at the end of the stream."""
+        # Not an asynchronous generator: one that its reader leaves early is ended by the event loop, some time later.
+        while not self._came:
+            if self._reader.too_large:
+                raise ServerFailure(over_message_bound(self._limits))
+            if self._at >= len(self._chunk):
+                # Room is taken when an event has become large, and given back when it is complete: never for the
+                # whole life of a stream, which may last for days.
+                if (self._reader.size > LARGE_BYTES) != (self._response.held > 0):
+                    if self._response.held:
+                        self._response.let_go()
+                    else:
+                        await self._response.hold(self._limits.message_bytes)
+                chunk = await (self._response.next_chunk() if self._silence is None else self._within(self._silence))
+                if chunk is None:
+                    return None
+                self._chunk, self._at = chunk, 0
+                self._turns = Turns() if len(chunk) > FED_BYTES else None
+            elif self._turns is not None:
+                await self._turns.offer()
+            begin, self._at = self._at, self._at + FED_BYTES
+            self._came.extend(self._reader.feed(self._chunk[begin : self._at]))
+        return self._came.popleft()
+
+    async def _within(self, silence: float) -> bytes | None:
+        with anyio.move_on_after(silence):
+            return await self._response.next_chunk()
+        raise ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True))
+
+    def __repr__(self) -> str:
+        return f"<ServerEvents {self._reader!r} waiting={len(self._came)} of {self._response!r}>"
+
+
+def over_message_bound(limits: Limits) -> OverBound:
+    """The evidence of an answer that is too large."""
+    return OverBound(bound="the size of a message", limit=limits.message_bytes, setting="holdfast.limits.messageBytes")
 
 
 RECEIVED_BYTES: Final = 64 * 1024 * 1024

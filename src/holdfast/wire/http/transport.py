@@ -42,8 +42,7 @@ from holdfast.core import (
 from holdfast.errors import ServerFailure
 from holdfast.wire.dispatcher import NO_HOOKS, DialHooks, DuplexDispatcher, ServerDispatcher
 from holdfast.wire.http.client import HttpPeer, content_type, read_bounded
-from holdfast.wire.http.connection import Response
-from holdfast.wire.http.event_stream import EVENT_STREAM, ServerEvents, over_message_bound
+from holdfast.wire.http.connection import EVENT_STREAM, Response, ServerEvents, over_message_bound
 from holdfast.wire.http.pool import evidence_of
 from holdfast.wire.in_flight import RequestInFlight
 from holdfast.wire.raw_json import BadJson, Fields, NotAnObject, RawObject, dump_object, loads
