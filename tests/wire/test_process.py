@@ -168,7 +168,7 @@ async def test_the_whole_group_is_gone_after_close(stdio_peer: Callable[..., Std
         with anyio.fail_after(10):
             await child.close(politely=politely)
         assert peer.living == []
-        assert child.exit_code == -signal.SIGKILL
+        assert child.process.returncode == -signal.SIGKILL
 
 
 async def test_a_server_that_ends_by_itself_once_its_stdin_is_closed_is_sent_no_signal() -> None:
@@ -177,7 +177,7 @@ async def test_a_server_that_ends_by_itself_once_its_stdin_is_closed_is_sent_no_
         child = await Child.start(program(source), warden=warden, redactor=Redactor(), keep=100)
         await child.receive()
         await child.close(politely=True)
-    assert child.exit_code == 7
+    assert child.process.returncode == 7
 
 
 @pytest.mark.usefixtures("impatient")
@@ -228,7 +228,7 @@ async def words_of(source: str, *, keep: int = 16 * 1024, secrets: tuple[str, ..
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(child.stderr.drain)
             with anyio.fail_after(20):
-                await child.exited()
+                await child.process.wait()
             words, _ = await child.stderr.last_words()
             tasks.cancel_scope.cancel()
         return words
@@ -244,7 +244,7 @@ async def test_what_it_wrote_shortly_before_its_end_is_told_apart(monkeypatch: p
         now[0] += room.RECENT_SECONDS + 1
         await child.send(b"\n")
         with anyio.fail_after(20):
-            await child.exited()
+            await child.process.wait()
         assert await child.stderr.last_words() == ("started\nover", "over")
         tasks.cancel_scope.cancel()
 

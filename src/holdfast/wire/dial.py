@@ -30,7 +30,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 import anyio
@@ -269,8 +268,9 @@ class Dialer:
         """Open the transport; the stack closes it. Does not wait for an answer."""
         if spec.transport == "stdio":
             keep = self._limits.stderr_bytes
-            lines = partial(_pass_on, self._on_stderr, spec.id, redactor)
-            child = await Child.start(spec, warden=self._warden, redactor=redactor, keep=keep, on_line=lines)
+            hear = self._on_stderr
+            on_line = (lambda line: hear(spec.id, line, redactor)) if hear is not None else None
+            child = await Child.start(spec, warden=self._warden, redactor=redactor, keep=keep, on_line=on_line)
             if hooks.on_start is not None:
                 hooks.on_start(child)
             pipes = StdioDispatcher(child, self._limits, redactor, times.first_message, server=spec.id, hooks=hooks)
@@ -342,11 +342,6 @@ def _silence(wire: Wire, left: float, times: _Times) -> TimedOut:
     return TimedOut(
         doing="its first answer", after=round(left, 1), setting="startTimeout", stderr=wire.child.stderr.last_line
     )
-
-
-def _pass_on(on_stderr: OnStderr | None, server: str, redactor: Redactor, line: bytes) -> None:
-    if on_stderr is not None:
-        on_stderr(server, line, redactor)
 
 
 def _probe_ended_it(seen: Evidence, era: Era | None) -> bool:
@@ -439,7 +434,7 @@ class Attempt(Generic[T]):
     @property
     def starting(self) -> Starting | None:
         """How the start of its process goes; None where no process starts, or it has answered."""
-        if self.child is None or self.version or self.child.exit_code is not None:
+        if self.child is None or self.version or self.child.process.returncode is not None:
             return None
         return Starting(seconds=anyio.current_time() - self.began, line=self.child.stderr.last_line)
 

@@ -73,9 +73,7 @@ NO_LONGER_LEGACY = frozenset({UNSUPPORTED_PROTOCOL_VERSION, METHOD_NOT_FOUND})
 NO_ANSWER_ABOUT_ERA = frozenset({401, 403, 407, 408, 429})
 
 
-async def negotiate(
-    wire: ServerDispatcher, *, era: Era | None, has_read: HasRead | None = None, fixed: bool = False
-) -> Greeting:
+async def negotiate(wire: ServerDispatcher, *, era: Era | None, has_read: HasRead | None, fixed: bool) -> Greeting:
     """Agree on a version, of ``era`` alone if that is fixed.
 
     ``has_read`` is for a process, which may ignore a probe or start slowly.
@@ -84,13 +82,8 @@ async def negotiate(
         try:
             return await _greet(wire)
         except ServerFailure as failure:
-            # One that was legacy the last time, and is no longer, is probed like any other.
             seen = failure.evidence
-            if (
-                fixed
-                or not isinstance(seen, RpcError)
-                or seen.code not in (UNSUPPORTED_PROTOCOL_VERSION, METHOD_NOT_FOUND)
-            ):
+            if fixed or not isinstance(seen, RpcError) or seen.code not in NO_LONGER_LEGACY:
                 raise
     modern_alone = fixed and era == "modern"
     if has_read is not None and not modern_alone:

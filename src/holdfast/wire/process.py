@@ -109,18 +109,16 @@ STDERR_PIECES = 256
 """Of how many pieces of stderr the time is kept. A process that writes more in its last seconds tells it at the end."""
 
 
-def _no_reader(line: bytes) -> None:
-    """Nothing reads the lines of its stderr."""
-
-
 class StderrTail:
     """Reads the stderr of a process to its end, passes on its lines and keeps the last part of it."""
 
-    def __init__(self, pipe: OutputPipe, redactor: Redactor, keep: int, on_line: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, pipe: OutputPipe, redactor: Redactor, keep: int, on_line: Callable[[bytes], object] | None
+    ) -> None:
         self._pipe = pipe
         self._redactor = redactor
         self._keep = keep
-        self._on_line = on_line
+        self._on_line = on_line or (lambda _: None)
         self._tail = bytearray()
         self._cut = False
         """Whether something was dropped before the tail."""
@@ -269,7 +267,8 @@ class Child:
     """One process and its group. The caller of ``start`` closes it."""
 
     def __init__(self, process: Spawned, stdin: int, group: ProcessGroup, stderr: StderrTail, warden: Warden) -> None:
-        self._process = process
+        self.process = process
+        """Its end is seen here, also while another process holds its pipes."""
         self._stdin: int | None = stdin
         self._group = group
         self._warden = warden
@@ -288,7 +287,7 @@ class Child:
         warden: Warden,
         redactor: Redactor,
         keep: int,
-        on_line: Callable[[bytes], None] = _no_reader,
+        on_line: Callable[[bytes], object] | None = None,
     ) -> Child:
         """Start the server's command; raises ``ServerFailure`` with the reason if that fails.
 
@@ -339,17 +338,8 @@ class Child:
 
     async def receive(self, at_most: int = 64 * 1024) -> bytes:
         """Some bytes from its stdout; ``anyio.EndOfStream`` when there are no more."""
-        assert self._process.stdout is not None  # noqa: S101 - spawn made the pipe
-        return await self._process.stdout.receive(at_most)
-
-    async def exited(self) -> int:
-        """Wait for its exit, but not for its pipes; the exit code, or minus the signal."""
-        return await self._process.wait()
-
-    @property
-    def exit_code(self) -> int | None:
-        """None while it runs."""
-        return self._process.returncode
+        assert self.process.stdout is not None  # noqa: S101 - spawn made the pipe
+        return await self.process.stdout.receive(at_most)
 
     def has_read(self) -> bool | None:
         """Whether it has read everything that we wrote; None where the system does not tell."""
@@ -381,13 +371,13 @@ class Child:
             # The order that the protocol describes for stdio: the end of stdin, SIGTERM, SIGKILL.
             self._close_stdin()
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_discard, self._process.stdout)  # one that blocks on a write cannot exit
+                tasks.start_soon(_discard, self.process.stdout)  # one that blocks on a write cannot exit
                 if not self.stderr.ended:
                     tasks.start_soon(self.stderr.drain)
                 # One that was never ready has no state to save: its group is told at once.
                 if politely:
                     with anyio.move_on_after(timeout):
-                        await self._process.wait()
+                        await self.process.wait()
                 if self._group.tell(signal.SIGTERM) and not await self._group.gone_within(timeout):
                     self._group.tell(signal.SIGKILL)
                     await self._group.gone_within(KILLED_SECONDS)
@@ -403,9 +393,9 @@ class Child:
     async def _let_go(self) -> None:
         """Close our ends of its pipes; do not wait for a process that survived SIGKILL."""
         with anyio.move_on_after(KILLED_SECONDS):
-            await self._process.wait()
-        if self._process.returncode is not None:
-            await self._process.aclose()
+            await self.process.wait()
+        if self.process.returncode is not None:
+            await self.process.aclose()
 
     def _close_stdin(self) -> None:
         if self._stdin is not None:
@@ -414,7 +404,7 @@ class Child:
             self._stdin = None
 
     def __repr__(self) -> str:
-        state = "running" if self._process.returncode is None else f"exited {self._process.returncode}"
+        state = "running" if self.process.returncode is None else f"exited {self.process.returncode}"
         return f"<Child group={self.group} {state}>"
 
 

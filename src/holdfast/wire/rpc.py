@@ -34,6 +34,7 @@ import math
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
@@ -170,27 +171,19 @@ def _answer_in(members: Fields, result: RawObject | BadJson | None) -> RawObject
         detail = "an answer without a result" if result is None else str(result)
         return ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=detail))
     # A malformed error is still the answer to this request, and to no other.
-    try:
-        code, message, data = _error_parts(error)
-    except BadJson:
-        code, message, data = None, None, None
+    with suppress(BadJson):
+        return _error_in(fields(error) if is_object(error) else {"message": error})  # some write the message alone
+    return _error_in({})
+
+
+def _error_in(members: Fields) -> MCPError:
+    """An error by its parts. What is large is cut, or left out: it could not be searched for secrets."""
+    raw, data = members.get("code", b"null"), members.get("data", b"null")
+    code = loads(raw) if len(raw) <= LONGEST_ID else None
     return MCPError(
         code if isinstance(code, int) else INTERNAL_ERROR,
-        message if isinstance(message, str) and message else "the server gave an error without a message",
-        data,
-    )
-
-
-def _error_parts(error: Bytes) -> tuple[object, object, object]:
-    """Code, message and data of an error. What is large is cut, or left out: it could not be searched for secrets."""
-    if not is_object(error):
-        return None, _cut_text(error), None  # some servers write the message alone
-    members = fields(error)
-    code, data = members.get("code"), members.get("data")
-    return (
-        loads(code) if code is not None and len(code) <= LONGEST_ID else None,
-        _cut_text(members.get("message")),
-        LEFT_OUT if data is not None and len(data) > SMALL_BYTES else loads(data or b"null"),
+        _cut_text(members.get("message")) or "the server gave an error without a message",
+        loads(data) if len(data) <= SMALL_BYTES else LEFT_OUT,
     )
 
 
@@ -383,10 +376,9 @@ class RpcPeer:
         if _KINDS.isdisjoint(members):
             if self._resolve(message_id, members, result, own):
                 return  # an empty answer: its request fails now and need not wait
-            if own is not None:
-                detail = "its answer is no JSON-RPC response"
-                raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail))
-            detail = quoted(", ".join(name[:40] for name in list(members)[:10]), origin="its members", most=100)
+            detail = "its answer is no JSON-RPC response"
+            if own is None:
+                detail = quoted(", ".join(name[:40] for name in list(members)[:10]), origin="its members", most=100)
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail))
         self.spoke = True
         method = text_of(members["method"]) if "method" in members else None
@@ -490,7 +482,6 @@ class _Progress(msgspec.Struct):
     message: Any = None
 
 
-_ID: Final[msgspec.json.Decoder[int | str]] = msgspec.json.Decoder(int | str)
 _PROGRESS: Final = msgspec.json.Decoder(_Progress)
 _KINDS: Final = frozenset({"method", "result", "error"})
 """A message has one of these."""
@@ -504,10 +495,6 @@ def _id_of(raw: Bytes | None) -> RequestId | None:
     """An id as a value; None for a missing one, and for one that no request can have."""
     if raw is None or len(raw) > LONGEST_ID:
         return None
-    try:
-        return _ID.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        pass  # a number with a fraction or of any size, a text that is no Unicode, or something else
     try:
         value = loads(raw)
     except BadJson:

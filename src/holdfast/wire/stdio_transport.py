@@ -182,7 +182,7 @@ class StdioDispatcher(DuplexDispatcher):
 
     async def _end_on_exit(self, scope: anyio.CancelScope) -> None:
         """End the reading soon after the exit, also while a grandchild holds the pipe open."""
-        await self.child.exited()
+        await self.child.process.wait()
         for _ in range(LAST_WORDS_LOOKS):
             await anyio.sleep(LAST_WORDS_SECONDS / LAST_WORDS_LOOKS)
         scope.cancel()
@@ -191,7 +191,7 @@ class StdioDispatcher(DuplexDispatcher):
         """End the reading when it has closed its stdin, and has answered what it had read before."""
         await self.child.stdin_closed()
         await self._exit_or_timeout()
-        if self.child.exit_code is not None:
+        if self.child.process.returncode is not None:
             return  # a process that exits closes it too, and its exit says more
         self.in_flight.fail_unread(self.child.bytes_read(), lambda sent: _closed_stdin(sent=sent))
         await self.in_flight.empty()
@@ -200,10 +200,10 @@ class StdioDispatcher(DuplexDispatcher):
 
     async def _exit_or_timeout(self) -> None:
         with anyio.move_on_after(EXIT_SECONDS):
-            await self.child.exited()
+            await self.child.process.wait()
 
     async def _last_evidence(self) -> Evidence:
-        code = self.child.exit_code
+        code = self.child.process.returncode
         if code is None and self._deaf:
             return _closed_stdin(sent=True)
         if code is None:

@@ -203,13 +203,11 @@ class Spawned:
     async def wait(self) -> int:
         """Wait until it exited; returns its code."""
         await self._exited.wait()
-        code = self._process.returncode
-        return code if code is not None else 0
+        return self._process.returncode or 0
 
     def kill(self) -> None:
         """SIGKILL, if it still runs."""
-        with suppress(ProcessLookupError):
-            self._process.kill()
+        self._process.kill()
 
     async def aclose(self) -> None:
         """Stop reading its pipes, and wait for its end."""

@@ -255,7 +255,7 @@ async def _relay(worker: Worker, scope: Scope, body: bytes, send: Send) -> None:
             for one in value.split("\n")  # cookies that are set, one in a line
         ]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        async for piece in answer.chunks():
+        while (piece := await answer.next_chunk()) is not None:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
     finally:

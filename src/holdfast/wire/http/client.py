@@ -295,7 +295,7 @@ class HttpPeer:
             target = url.raw_path.decode("ascii")
             own, token = await self._credentials.current()
             # The later one counts: a definition may replace our defaults, and no header of the protocol.
-            given = _DEFAULT_HEADERS, self._cookies.header, own, headers
+            given = {**_DEFAULT_HEADERS, **self._cookies.header, **own, **headers}
             connection = None if fresh else pool.free()
             if connection is None:
                 connection = await pool.connected()
@@ -586,7 +586,7 @@ async def _head(response: Response, size: int) -> tuple[bytes, bool]:
     """The beginning of a body, and whether that is all of it; a broken body yields the part that came."""
     body = bytearray()
     with anyio.move_on_after(ERROR_BODY_SECONDS), suppress(OSError, NotHttp, BadEncoding):
-        async for chunk in response.chunks():
+        while (chunk := await response.next_chunk()) is not None:
             body += chunk
             if len(body) >= size:
                 break

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import select
 from collections import deque
-from collections.abc import AsyncIterator, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
@@ -173,11 +173,6 @@ class Response(msgspec.Struct, eq=False):
         """Whether the body came to its end, compressed or not, and was read to it."""
         inflated = self._inflater is None or self._inflater.ended
         return self.complete and inflated and not self._parts
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it comes."""
-        while (chunk := await self.next_chunk()) is not None:
-            yield chunk
 
     async def next_chunk(self) -> bytes | None:
         """The next piece of the body, with all that waits: the events of a stream often come many at a time.

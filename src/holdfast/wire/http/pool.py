@@ -145,26 +145,22 @@ class Pool:
     ) -> Response:
         """Send one request; the answer's head. For a peer that needs no credentials; ``HttpPeer.send`` has them."""
         connection = self.free() or await self.connected()
-        answer = connection.begin(self.head(method, target, (headers,), body), body or b"")
+        answer = connection.begin(self.head(method, target, headers, body), body or b"")
         try:
             return await answer
         except BaseException as exc:
             self.give_up(connection, answer, exc)
             raise
 
-    def head(self, method: str, target: str, headers: tuple[Mapping[str, str], ...], body: bytes | None) -> bytes:
-        """The head of a request. Names of headers are in lower case; of two with one name the later one counts."""
+    def head(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
+        """The head of a request. Names of headers are in lower case."""
         proxy = self._proxy
-        given: dict[str, str] = {}
-        for some in headers:
-            given |= some
         if proxy is not None and not self.origin.tls:
             target = f"http://{self._authority}{target}"
         lines = [f"{method} {target} HTTP/1.1\r\n"]
-        if "host" not in given:  # a definition may name another Host
+        if "host" not in headers:  # a definition may name another Host
             lines.append(f"host: {self._authority}\r\n")
-        for name, value in given.items():
-            lines.append(f"{name}: {value}\r\n")
+        lines += [f"{name}: {value}\r\n" for name, value in headers.items()]
         if proxy is not None and proxy.authorization and not self.origin.tls:
             lines.append(f"proxy-authorization: {proxy.authorization}\r\n")
         if body is not None or method == "POST":  # a POST without a length is refused by some servers
@@ -190,7 +186,7 @@ class Pool:
             raise ConnectTimedOut from exc
         except ConnectFailed:
             raise
-        except (OSError, ssl.SSLError, UnicodeError) as exc:
+        except (OSError, UnicodeError) as exc:
             raise ConnectFailed(*exc.args) from exc
         if self._check is not None:
             try:
