@@ -73,7 +73,7 @@ async def everything_from(child: Child) -> bytes:
     with anyio.fail_after(20):
         try:
             while True:
-                received += await child.receive()
+                received += await child.stdout.receive()
         except anyio.EndOfStream:
             return received
 
@@ -163,7 +163,7 @@ async def test_the_whole_group_is_gone_after_close(stdio_peer: Callable[..., Std
     peer = stdio_peer("--grandchild", "--ignore-term", "--ignore-stdin-close", "--banner")
     async with no_leaks(), Warden() as warden:
         child = await Child.start(pipe(peer), warden=warden, redactor=Redactor(), keep=100)
-        await child.receive()
+        await child.stdout.receive()
         assert len(peer.living) == 2
         with anyio.fail_after(10):
             await child.close(politely=politely)
@@ -175,7 +175,7 @@ async def test_a_server_that_ends_by_itself_once_its_stdin_is_closed_is_sent_no_
     source = "import signal, sys; print('up', flush=True); sys.stdin.read(); sys.exit(7)"
     async with Warden() as warden:
         child = await Child.start(program(source), warden=warden, redactor=Redactor(), keep=100)
-        await child.receive()
+        await child.stdout.receive()
         await child.close(politely=True)
     assert child.process.returncode == 7
 
@@ -357,7 +357,7 @@ def large_lines() -> list[bytes]:
 
 async def test_a_writer_that_is_cancelled_never_cuts_a_line(large_lines: list[bytes]) -> None:
     async with started(program(READS_WHEN_TOLD)) as child:
-        await child.receive()
+        await child.stdout.receive()
         for line in large_lines:
             with anyio.move_on_after(0.02):
                 await child.send(line)

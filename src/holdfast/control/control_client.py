@@ -121,7 +121,7 @@ class HubConnection:
                 async for event in events:
                     if isinstance(event, HttpAnswer):
                         raise self._refusal(event)
-                    yield HubEvent(event.name, event.data)
+                    yield HubEvent(event.name, event.data.decode("utf-8", "replace"))
 
     def _read(self, model: type[_Model], data: bytes | str) -> _Model:
         try:

@@ -210,10 +210,10 @@ class _H2Connection(asyncio.Protocol):
     """One HTTP/2 connection, with the calls on it."""
 
     def __init__(self, target: GrpcTarget) -> None:
-        from h2.config import H2Configuration  # noqa: PLC0415 - an extra
-        from h2.connection import H2Connection  # noqa: PLC0415 - an extra
+        import h2.connection  # noqa: PLC0415 - an extra
 
-        self._h2 = H2Connection(H2Configuration(client_side=True, header_encoding=None))
+        self._lib = h2  # the one import: a hub without this extra loads the module too
+        self._h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding=None))
         self._scheme, self._authority = b"https" if target.tls is not None else b"http", target.authority.encode()
         self._transport: Any = None
         self._loop = asyncio.get_running_loop()
@@ -240,13 +240,11 @@ class _H2Connection(asyncio.Protocol):
 
         What follows a GOAWAY in the same bytes breaks them too, for h2: so the call may do better on a new connection.
         """
-        from h2.exceptions import H2Error  # noqa: PLC0415 - an extra
-
         self._heard_at = self._loop.time()
         try:
             for event in self._h2.receive_data(data):
                 self._take(event)
-        except (H2Error, ValueError):  # a ValueError for bytes that are no frame at all
+        except (self._lib.exceptions.H2Error, ValueError):  # a ValueError for bytes that are no frame at all
             self._lose(_ConnectionLost(NOT_GRPC))
             return
         self._flush()
@@ -275,8 +273,6 @@ class _H2Connection(asyncio.Protocol):
 
     async def call(self, path: str, message: bytes, until: float) -> bytes:
         """The answer of one call. The caller bounds the time, and ``until`` says it to the peer."""
-        from h2.exceptions import H2Error  # noqa: PLC0415 - an extra
-
         number = 0
         stream = _GrpcCall(self._loop.create_future(), self._loop.time())
         try:
@@ -287,7 +283,8 @@ class _H2Connection(asyncio.Protocol):
             self._h2.send_headers(number, self._request_headers(path, until))
             await self._send(number, stream, b"\0" + len(message).to_bytes(4, "big") + message)
             return await stream.answer
-        except H2Error as exc:  # the rules of HTTP/2 do not allow it: no stream id is left, or the peer closed its side
+        except self._lib.exceptions.H2Error as exc:
+            # The rules of HTTP/2 do not allow it: no stream id is left, or the peer closed its side.
             self._lose(_ConnectionLost(CLOSED))
             raise _ConnectionLost(CLOSED) from exc
         except asyncio.CancelledError:
@@ -339,20 +336,16 @@ class _H2Connection(asyncio.Protocol):
         if self._heard_at < stream.sent_at:
             self.abort()  # nothing came since: see the theory of operation
             return
-        from h2.errors import ErrorCodes  # noqa: PLC0415 - an extra
-        from h2.exceptions import H2Error  # noqa: PLC0415 - an extra
-
         try:
-            self._h2.reset_stream(number, ErrorCodes.CANCEL)
-        except H2Error:
+            self._h2.reset_stream(number, self._lib.errors.ErrorCodes.CANCEL)
+        except self._lib.exceptions.H2Error:
             self.abort()
         self._flush()
 
     # What comes.
 
     def _take(self, event: Any) -> None:
-        from h2 import events  # noqa: PLC0415 - an extra
-
+        events = self._lib.events
         if isinstance(event, events.WindowUpdated | events.RemoteSettingsChanged | events.StreamEnded):
             self._room.set()
         if isinstance(event, events.DataReceived):

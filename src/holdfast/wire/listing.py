@@ -21,7 +21,7 @@ import operator
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import anyio
 import mcp_types as types
@@ -72,21 +72,18 @@ Offer: TypeAlias = tuple[str, Mapping[str, Any]]
 HeaderMap: TypeAlias = Mapping[tuple[str, ...], str]
 """The arguments of a tool that are sent as headers too."""
 
-_T = TypeVar("_T")
+ReadOffer: TypeAlias = tuple[str, Mapping[str, Any], HeaderMap | None]
+"""An offer as it was read, and the headers of a tool's arguments if it names some."""
 
 
 @dataclass(frozen=True, slots=True)
-class ListedPage(Generic[_T]):
+class ListedPage:
     """One page of a list: what was read from it, and the digest of the bytes of its list."""
 
     digest: bytes
     count: int
     """How many items the server sent; some of them may be left out of ``items``."""
-    items: tuple[_T, ...]
-
-
-ReadOffer: TypeAlias = tuple[str, Mapping[str, Any], HeaderMap | None]
-"""An offer as it was read, and the headers of a tool's arguments if it names some."""
+    items: tuple[ReadOffer, ...]
 
 
 class Offers(dict[OfferKind, "tuple[Offer, ...]"]):
@@ -97,7 +94,7 @@ class Offers(dict[OfferKind, "tuple[Offer, ...]"]):
         self.failures: dict[OfferKind, Evidence] = {}
         self.header_maps: Mapping[str, HeaderMap] = {}
         """By tool, the headers of its arguments."""
-        self.pages: dict[OfferKind, list[ListedPage[ReadOffer]]] = {}
+        self.pages: dict[OfferKind, list[ListedPage]] = {}
         """What was read, page by page: the next listing reads only those that changed."""
 
     def equal(self, last: Offers) -> bool:
@@ -119,7 +116,7 @@ async def list_tool_offers(connection: RequestForm, last: Offers | None = None) 
     """
     offers = Offers()
     read = partial(_read_tool, connection)
-    pages = await _every(connection, "tools/list", "tools", read, known=_known(last, "tools"))
+    pages = await _every(connection, "tools/list", "tools", read, _known(last, "tools"))
     offers.pages["tools"] = pages
     if last is not None and offers.equal_in("tools", last):
         offers["tools"], offers.header_maps = last["tools"], last.header_maps
@@ -130,7 +127,7 @@ async def list_tool_offers(connection: RequestForm, last: Offers | None = None) 
     return offers
 
 
-def _known(last: Offers | None, kind: OfferKind) -> Sequence[ListedPage[ReadOffer]]:
+def _known(last: Offers | None, kind: OfferKind) -> Sequence[ListedPage]:
     return last.pages.get(kind, ()) if last is not None else ()
 
 
@@ -149,7 +146,7 @@ async def list_other_offers(
         read = partial(_read_other, model, name)
         try:
             with anyio.fail_after(within):
-                pages = await _every(connection, method, key, read, known=_known(last, kind))
+                pages = await _every(connection, method, key, read, _known(last, kind))
         except TimeoutError:
             offers.failures[kind] = TimedOut(doing=f"the answer to {method}", after=round(within, 1))
         except ServerFailure as failure:
@@ -236,15 +233,14 @@ async def _every(
     connection: RequestForm,
     method: str,
     key: str,
-    read: Callable[[bytes], _T | None],
-    *,
-    known: Sequence[ListedPage[_T]] = (),
-) -> list[ListedPage[_T]]:
+    read: Callable[[bytes], ReadOffer | None],
+    known: Sequence[ListedPage],
+) -> list[ListedPage]:
     """All pages; raises if a bound is passed or a cursor repeats. Pages that are known by their bytes are not read."""
     rpc = connection.wire.rpc
     limits = rpc.limits
     before = rpc.received
-    pages: list[ListedPage[_T]] = []
+    pages: list[ListedPage] = []
     count = 0
     seen: set[str] = set()
     cursor: str | None = None
@@ -298,7 +294,9 @@ def _items_of(raw: Bytes | None, key: str) -> list[Bytes]:
         raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=f"{key}: {exc}")) from exc
 
 
-async def _read_each(raw_items: list[Bytes], key: str, read: Callable[[bytes], _T | None]) -> AsyncIterator[_T]:
+async def _read_each(
+    raw_items: list[Bytes], key: str, read: Callable[[bytes], ReadOffer | None]
+) -> AsyncIterator[ReadOffer]:
     """Each item as a value, with turns for other tasks in between; one that cannot be read fails the list."""
     turns = Turns()
     for place, raw in enumerate(raw_items):

@@ -266,12 +266,15 @@ class ProcessGroup:
 class Child:
     """One process and its group. The caller of ``start`` closes it."""
 
-    def __init__(self, process: Spawned, stdin: int, group: ProcessGroup, stderr: StderrTail, warden: Warden) -> None:
+    def __init__(
+        self, process: Spawned, stdin: int, stdout: OutputPipe, stderr: StderrTail, group: ProcessGroup, warden: Warden
+    ) -> None:
         self.process = process
         """Its end is seen here, also while another process holds its pipes."""
         self._stdin: int | None = stdin
         self._group = group
         self._warden = warden
+        self.stdout = stdout
         self.stderr = stderr
         self._unsent = bytearray()
         """The rest of a message whose sender was cancelled."""
@@ -305,10 +308,10 @@ class Child:
             raise ServerFailure(_unusable(spec, exc)) from exc
         # At once, before anything can be cancelled: if the hub is killed now, the warden knows the group.
         warden.watch(process.pid)
-        assert process.stderr is not None  # noqa: S101 - spawn made the pipe
-        stderr = StderrTail(process.stderr, redactor, keep, on_line)
+        stdout, errors = process.pipes
+        stderr = StderrTail(errors, redactor, keep, on_line)
         group = ProcessGroup(process.pid, f"{CHILD_MARK}={mark}".encode(), warden)
-        return cls(process, stdin, group, stderr, warden)
+        return cls(process, stdin, stdout, stderr, group, warden)
 
     @property
     def group(self) -> int:
@@ -335,11 +338,6 @@ class Child:
                 continue
             self.written += wrote
             del self._unsent[:wrote]
-
-    async def receive(self, at_most: int = 64 * 1024) -> bytes:
-        """Some bytes from its stdout; ``anyio.EndOfStream`` when there are no more."""
-        assert self.process.stdout is not None  # noqa: S101 - spawn made the pipe
-        return await self.process.stdout.receive(at_most)
 
     def has_read(self) -> bool | None:
         """Whether it has read everything that we wrote; None where the system does not tell."""
@@ -371,7 +369,7 @@ class Child:
             # The order that the protocol describes for stdio: the end of stdin, SIGTERM, SIGKILL.
             self._close_stdin()
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_discard, self.process.stdout)  # one that blocks on a write cannot exit
+                tasks.start_soon(_discard, self.stdout)  # one that blocks on a write cannot exit
                 if not self.stderr.ended:
                     tasks.start_soon(self.stderr.drain)
                 # One that was never ready has no state to save: its group is told at once.
@@ -408,11 +406,10 @@ class Child:
         return f"<Child group={self.group} {state}>"
 
 
-async def _discard(pipe: OutputPipe | None) -> None:
+async def _discard(pipe: OutputPipe) -> None:
     """Read to the end."""
-    if pipe is not None:
-        async for _ in pipe:
-            pass
+    async for _ in pipe:
+        pass
 
 
 def adopt_orphans() -> bool:

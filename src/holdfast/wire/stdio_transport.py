@@ -223,7 +223,7 @@ class StdioDispatcher(DuplexDispatcher):
         turns = Turns()
         try:
             while True:
-                chunk = await self.child.receive(READ_BYTES)
+                chunk = await self.child.stdout.receive(READ_BYTES)
                 self._lines.feed(chunk)
                 while (found := self._lines.next_line(self.rpc.limits.message_bytes)) is not None:
                     await self._take_line(*found)

@@ -186,8 +186,8 @@ class Spawned:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
         self._exited = asyncio.Event()
-        self.stdout: OutputPipe | None = None
-        self.stderr: OutputPipe | None = None
+        self.pipes: list[OutputPipe] = []
+        """Its stdout and its stderr, if they are read."""
         self._watch(asyncio.get_running_loop())
 
     @property
@@ -211,9 +211,8 @@ class Spawned:
 
     async def aclose(self) -> None:
         """Stop reading its pipes, and wait for its end."""
-        for pipe in (self.stdout, self.stderr):
-            if pipe is not None:
-                pipe.close()
+        for pipe in self.pipes:
+            pipe.close()
         await self.wait()
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -262,10 +261,7 @@ async def spawn(
         )
         spawned = Spawned(process)
         with anyio.CancelScope(shield=True):
-            if process.stdout is not None:
-                spawned.stdout = await OutputPipe.open(process.stdout)
-            if process.stderr is not None:
-                spawned.stderr = await OutputPipe.open(process.stderr)
+            spawned.pipes += [await OutputPipe.open(pipe) for pipe in (process.stdout, process.stderr) if pipe]
     except BaseException:
         os.close(ours)
         raise

@@ -182,12 +182,13 @@ class AnswerParser:
         end = data.find(b"\r\n\r\n", begin)
         stop = end + 4 if end >= 0 else len(data)
         room = HEAD_BYTES - self._size
-        # A line that ends with LF alone is refused at once: the end of such a head would never come.
-        if data.count(b"\n", begin, min(stop, at + room)) != data.count(b"\r\n", begin, min(stop, at + room)):
-            raise BrokenHttp(_BAD_LINE)
-        if stop - at > room:
-            raise BrokenHttp(_LARGE_HEAD)
-        if end < 0:
+        if end < 0 or stop - at > room:
+            # A line that ends with LF alone is refused at once: the end of such a head would never come.
+            last = min(stop, at + room)
+            if data.count(b"\n", begin, last) != data.count(b"\r\n", begin, last):
+                raise BrokenHttp(_BAD_LINE)
+            if stop - at > room:
+                raise BrokenHttp(_LARGE_HEAD)
             self._begun = data[at:]
             return stop
         self._size += stop - at

@@ -31,7 +31,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self, TypeAlias
+from typing import Protocol, Self, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 import anyio
@@ -53,13 +53,12 @@ from holdfast.core import (
     stated_in,
 )
 from holdfast.errors import ServerFailure
-from holdfast.wire.http.answer_parser import BadEncoding, BrokenHttp, NotHttp
+from holdfast.wire.http.answer_parser import BadEncoding, BrokenHttp, NotHttp, ServerEvent
 from holdfast.wire.http.connection import EVENT_STREAM, Response, ServerEvents, over_message_bound
 from holdfast.wire.http.pool import HttpOrigin, Pool, Proxy, evidence_of
 
 __all__ = [
     "ApiClient",
-    "ApiEvent",
     "Authorize",
     "Authorizer",
     "HttpAnswer",
@@ -397,13 +396,6 @@ class HttpAnswer:
     body: bytes = field(repr=False)
 
 
-class ApiEvent(NamedTuple):
-    """One event of a stream."""
-
-    name: str
-    data: str
-
-
 class ApiClient:
     """One API at one base URL, with its connections. Use it in an ``async with``."""
 
@@ -457,7 +449,7 @@ class ApiClient:
         ) as response:
             return await self._whole(response)
 
-    async def events(self, path: str, *, silence: float) -> AsyncGenerator[ApiEvent | HttpAnswer, None]:
+    async def events(self, path: str, *, silence: float) -> AsyncGenerator[ServerEvent | HttpAnswer, None]:
         """The events of a stream until it ends; one ``HttpAnswer`` where there is no stream.
 
         A stream that sends nothing for ``silence`` seconds, not even a comment, counts as lost. So does one that has
@@ -471,7 +463,7 @@ class ApiClient:
             stream = ServerEvents(response, self._limits, silence=silence)
             while (event := await stream.next()) is not None:
                 if event.data:
-                    yield ApiEvent(event.name, event.data.decode("utf-8", "replace"))
+                    yield event
 
     @asynccontextmanager
     async def _response(
