@@ -53,7 +53,7 @@ class Group:
     sources: tuple[str, ...]
     tests: tuple[str, ...]
     processes: bool = False
-    """Whether tests run the sources in other processes, where coverage does not see it: then all tests are run."""
+    """Whether tests run the sources in other processes, where coverage sees no line: then all tests are run."""
 
     def files(self, root: Path) -> list[Path]:
         found = [file for one in self.sources for file in sorted(root.glob(one))]
@@ -175,8 +175,9 @@ class Runner:
     def _try(self, mutant: Mutant, baseline: _Baseline) -> Outcome:
         tests = _tests_of(mutant, baseline)
         count = len(tests)
-        if mutant.group.processes and not tests:
-            tests = mutant.group.nearest(self._root)
+        if mutant.group.processes:  # a line that one test executes here may be executed by another one elsewhere
+            seen = {test.partition("::")[0] for test in tests}
+            tests = sorted(mutant.group.nearest(self._root), key=lambda file: file not in seen)
         if not tests:
             return Outcome(mutant, "not executed", 0)
         copy = self._copies.get()
