@@ -300,6 +300,7 @@ class HttpEndpoint:
         if self.peers is None:
             raise found
         message, stream, exchange = read
+        assert message.id is not None  # noqa: S101 - it is a request
         for _ in range(MOST_TRIES):
             if request.forwarded:  # two replicas that disagree would send it to and fro
                 refuse_forwarded(reply, 421, "the connections of this client are on another replica now")
@@ -307,7 +308,7 @@ class HttpEndpoint:
             try:
                 stream.done = await self.peers.answer(found, request, reply)
             except MCPError as exc:
-                stream.error(message.id or b"null", exc.error)
+                stream.error(message.id, exc.error)
             if stream.done:
                 return
             try:
@@ -317,7 +318,7 @@ class HttpEndpoint:
             else:
                 return
         text = "the replica with the connections of this client was not found; try again"
-        stream.error(message.id or b"null", ErrorData(code=INTERNAL_ERROR, message=text))
+        stream.error(message.id, ErrorData(code=INTERNAL_ERROR, message=text))
 
     # The legacy era.
 

@@ -289,12 +289,8 @@ class InboundRequests:
 
     def count(self) -> bool:
         """Count what came of bodies that no reader asked for; False if all connections hold too much of it."""
-        now = 0 if self.lost else self._parser.unread
-        for request in () if self.lost else self.queue:
-            if not request.held:
-                now += request.waiting
-        if now <= UNCOUNTED:
-            now = 0
+        came = self._parser.unread + sum(request.waiting for request in self.queue if not request.held)
+        now = came if came > UNCOUNTED and not self.lost else 0
         before, self.counted = self.counted, now
         return now == before or self._bodies.wait(before, now)
 

@@ -90,7 +90,6 @@ class GrpcFailed(Exception):
     """A call has no answer; ``reason`` says why in a few words, without a text of a peer that was not quoted."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(reason)
         self.reason = reason
 
 
@@ -221,7 +220,7 @@ class _H2Connection(asyncio.Protocol):
         self._room = asyncio.Event()
         """Set when the peer may allow more streams or more bytes."""
         self._heard_at = self._loop.time()
-        self.is_usable = False
+        self.is_usable = True
         self.alpn: str | None = None
 
     # The connection.
@@ -231,7 +230,6 @@ class _H2Connection(asyncio.Protocol):
         self._transport = transport
         secure = transport.get_extra_info("ssl_object")
         self.alpn = secure.selected_alpn_protocol() if secure is not None else None
-        self.is_usable = True
         self._h2.initiate_connection()
         self._flush()
 
@@ -261,7 +259,6 @@ class _H2Connection(asyncio.Protocol):
         self.is_usable = False
         for stream in self._streams.values():
             stream.fail(failure)
-        self._streams.clear()
         self._room.set()
         self._transport.abort()
 
@@ -352,7 +349,8 @@ class _H2Connection(asyncio.Protocol):
             self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
         if isinstance(event, events.ConnectionTerminated):
             self._lose(_ConnectionLost(CLOSED))
-        stream = self._streams.get(getattr(event, "stream_id", None) or 0)
+        number: Any = getattr(event, "stream_id", None)
+        stream = self._streams.get(number)
         if stream is None:
             return
         match event:
