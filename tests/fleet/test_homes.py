@@ -722,6 +722,8 @@ async def test_what_a_principal_used_at_one_replica_counts_at_the_others() -> No
 
         assert await pings(a, "the token of ada is long", 4) == [200] * 4
         await came_true(is_told)
+        told: Any = b.fleet.presence.others["r0"]["use"]
+        assert [sessions for sessions, _, _ in told.values()] == [0], "a session that is idle gives way: it is no use"
         assert await pings(b, "the token of ada is long") == [429]
         assert await pings(b, "the token of bob is long") == [200]
 

@@ -6,11 +6,15 @@ import anyio
 import httpx2
 import pytest
 
+from holdfast.access import ProtectedResource
 from holdfast.config import config_from_mapping
+from holdfast.front.app import create_app
+from holdfast.hub import Hub
 from tests.clients.raw import initialize
 from tests.harness.raw_session import VERSION, Session
 from tests.harness.served_hub import front
 from tests.harness.waiting import came_true
+from tests.harness.web import serving
 from tests.peers.peer_server import running
 
 pytestmark = pytest.mark.anyio
@@ -98,3 +102,48 @@ async def test_a_hub_without_logins_and_assertions_publishes_none() -> None:
             metadata = await http.get(f"{served.base}/.well-known/oauth-protected-resource{path}")
             assert metadata.status_code == 404
     assert (keys.json(), keys.headers["cache-control"]) == ({"keys": []}, "max-age=300")
+
+
+@pytest.mark.requirement("SEC-20")
+async def test_where_a_token_comes_from_is_told_for_the_hub_and_for_each_endpoint_alone() -> None:
+    hub = Hub.from_config({"mcpServers": {}})
+    app = create_app(hub, resource=ProtectedResource("https://hub.example", "https://idp.example"))
+    async with hub, serving(app) as base, httpx2.AsyncClient(trust_env=False, timeout=20) as http:
+        told = {}
+        for path in ("", "/", "/mcp", "/servers/any/mcp", "/mcp/more", "/healthz"):
+            answer = await http.get(f"{base}/.well-known/oauth-protected-resource{path}")
+            told[path] = answer.json().get("resource", answer.status_code)
+    assert told == {
+        "": "https://hub.example",
+        "/": "https://hub.example",
+        "/mcp": "https://hub.example/mcp",
+        "/servers/any/mcp": "https://hub.example/servers/any/mcp",
+        "/mcp/more": 404,
+        "/healthz": 404,
+    }
+
+
+@pytest.mark.requirement("FLEET-1")
+async def test_the_time_without_use_of_a_session_begins_with_the_end_of_its_last_request() -> None:
+    async with (
+        running("legacy") as origin,
+        front({"o": {"url": origin.url}}) as served,
+        httpx2.AsyncClient(trust_env=False, timeout=20) as http,
+    ):
+        session = Session(http, served.all)
+        await session.begin()
+        (kept,) = served.app.state.front.sessions.all()
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+
+                async def call() -> None:
+                    async with session.call("o__wait", {}) as events:
+                        assert [event async for event in events]
+
+                tasks.start_soon(call)
+                await origin.waiting.wait()
+                assert (kept.idle, kept.serving) == (False, 1)
+                kept.used_at = 0.0
+                await served.hub.apply(config_from_mapping({"mcpServers": {}}))
+            await came_true(lambda: kept.idle)
+        assert kept.used_at > 0.0

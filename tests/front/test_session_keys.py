@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.front import session_id
 from holdfast.front.session_id import KEY_VARIABLE, SessionKeys, SessionTicket
 
 pytestmark = pytest.mark.requirement("FLEET-1")
@@ -165,3 +166,22 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HoldfastError, match="not private") as refused:
         SessionKeys.find(file=file, environ={}, kept_in=None)
     assert refused.value.hint == f"run: chmod 600 {file}"
+
+
+def test_a_key_that_is_there_is_used_though_its_folder_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = _seal(SessionKeys.kept(tmp_path))
+
+    def refused(file: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(session_id, "make_secret", refused)
+    keys = SessionKeys.kept(tmp_path)
+    assert _opens(keys, before)
+    assert (keys.is_of_one_process, keys.notice) == (False, "")
+    (tmp_path / "session.key").unlink()
+    keys = SessionKeys.kept(tmp_path)
+    assert not _opens(keys, before)
+    assert keys.is_of_one_process
+    assert "sessions end with this hub" in keys.notice
