@@ -87,7 +87,7 @@ async def test_a_child_that_exits_before_it_gets_the_probe_is_not_started_again_
     send = Child.send
 
     async def too_late(child: Child, data: bytes) -> None:
-        await child.exited()
+        await child.process.wait()
         await send(child, data)
 
     monkeypatch.setattr(Child, "send", too_late)
