@@ -70,7 +70,7 @@ class Client:
         parser.receive(b"POST /mcp HTTP/1.1\r\nhost: x\r\n" + headers + b"\r\n")
         head = parser.next_event()
         assert isinstance(head, RequestHead)
-        self.request = Request(nothing, head, nothing, False, frozenset(), head.headers, head.keep_alive)
+        self.request = Request(nothing, head, nothing, nothing, head.headers, head.keep_alive)
         self.reply = Reply(nothing, self.request, self.out, cast("Any", self.timer))
         self.reply.streams = takes_streams
 

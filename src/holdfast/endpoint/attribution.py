@@ -431,10 +431,8 @@ class _SubscriptionStream:
         self.owner = call.client.owner
         self.principal = call.principal
         self.address = call.client.view.address
-        self._view = call.client.view
-        self._identity = call.identity
+        self._call = call
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._outlet = call.reply
         self.wanted = wanted
         self._uris = frozenset(wanted.resource_subscriptions or ())
         self.meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: call.message.key}
@@ -442,7 +440,7 @@ class _SubscriptionStream:
     @property
     def seen(self) -> View:
         """What its client may see now; rules that change hold for an open stream too."""
-        return self._view.seen_by(self._identity)
+        return self._call.client.view.seen_by(self._call.identity)
 
     def changed(self, kinds: Collection[str]) -> None:
         """Its lists of these kinds look different."""
@@ -458,7 +456,7 @@ class _SubscriptionStream:
         """Send an event, if it is wanted."""
         if event_matches(self.wanted, self._uris, event):
             notice = event_to_notification(event, self.meta).model_dump(by_alias=True, mode="json", exclude_none=True)
-            self._outlet.tell(notice["method"], notice.get("params"))
+            self._call.reply.tell(notice["method"], notice.get("params"))
 
 
 _Reader: TypeAlias = Client | _SubscriptionStream

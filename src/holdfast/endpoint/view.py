@@ -454,14 +454,12 @@ class ResourceUris:
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._registry = view.hub.registry
-        self._server = view.server
         self._leads: dict[str, str] = {}
 
     def find(self, uri: str) -> NameKey | Unknown:
         """The owner of a resource: by the list, a template, the server prefix, or because one server has them all."""
-        if self._server is not None:
-            found: NameKey | Unknown = NameKey(Kind.RESOURCE, self._server, uri)
+        if self._view.server is not None:
+            found: NameKey | Unknown = NameKey(Kind.RESOURCE, self._view.server, uri)
         else:
             found = self._owner_of(uri) or self._view.now.catalog.resolve(uri, Kind.RESOURCE)
         own = is_own_uri(uri) or (isinstance(found, NameKey) and is_own_uri(found.original))
@@ -472,7 +470,7 @@ class ResourceUris:
 
         A server may be removed while the URIs of its result are read: then each stays as it is.
         """
-        if self._server is not None or not server:
+        if self._view.server is not None or not server:
             return uri
         key = NameKey(Kind.RESOURCE, server, uri)
         known = self._view.now.catalog.names.get(key)
@@ -503,7 +501,7 @@ class ResourceUris:
 
     def _prefixes(self) -> dict[str, str]:
         """The URI prefix of each server; equal prefixes get a number."""
-        servers = sorted(self._registry.slots)
+        servers = sorted(self._view.hub.registry.slots)
         if servers != list(self._leads):
             self._leads = {server: lead[0] for server, lead in uri_leads(servers).items()}
         return self._leads

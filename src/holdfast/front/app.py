@@ -441,7 +441,7 @@ def _scope(request: Request, reply: Reply) -> dict[str, Any]:
         "state": {},
         "extensions": {
             "holdfast.admission": request.admission,
-            "holdfast.client_verified": request.client_verified,
-            "holdfast.client_names": request.client_names,
+            "holdfast.client_verified": request.certificate.verified,
+            "holdfast.client_names": request.certificate.names,
         },
     }

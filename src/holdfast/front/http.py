@@ -145,8 +145,8 @@ class McpPaths:
             return None
         found = await self._rules.check(
             request.headers,
-            client_verified=request.client_verified,
-            client_names=request.client_names,
+            client_verified=request.certificate.verified,
+            client_names=request.certificate.names,
             admission=request.admission,
             path=request.head.raw_path.decode("ascii", "replace"),
         )

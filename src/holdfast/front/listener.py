@@ -41,7 +41,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import anyio
 
@@ -216,11 +216,8 @@ class ConnectionTimer:
 class InboundRequests:
     """The requests of one connection that have no answer yet: two at most. The rest stays unread with the parser."""
 
-    def __init__(self, connection: HttpConnection, transport: Any) -> None:
+    def __init__(self, connection: HttpConnection) -> None:
         self._connection = connection
-        self._transport = transport
-        self._timer = connection.timer
-        self._bodies = connection.server.endpoint.bodies
         self._loop = asyncio.get_running_loop()
         self._parser = RequestParser()
         self.queue: deque[Request] = deque()
@@ -253,9 +250,8 @@ class InboundRequests:
                     break
                 if isinstance(event, RequestHead):
                     connection.server.total_requests += 1
-                    known, headers, stays = connection.certificate, event.headers, event.keep_alive
-                    admission = connection.admission
-                    queue.append(Request(self, event, admission, known.verified, known.names, headers, stays))
+                    admission, certificate = connection.admission, connection.certificate
+                    queue.append(Request(self, event, admission, certificate, event.headers, event.keep_alive))
                 elif event:
                     queue[-1].feed(event)
                 queue[-1].complete = not parser.in_body
@@ -277,7 +273,7 @@ class InboundRequests:
         # The time of a head runs from its first byte, and a further byte does not give it more.
         if not queue and parser.begun and not self._in_head:
             self._in_head = True
-            self._timer.arm(HEAD_SECONDS, self.overdue)
+            self._connection.timer.arm(HEAD_SECONDS, self.overdue)
         if not self.count():
             connection.refuse(503)
         self._wake()
@@ -292,7 +288,7 @@ class InboundRequests:
         came = self._parser.unread + sum(request.waiting for request in self.queue if not request.held)
         now = came if came > UNCOUNTED and not self.lost else 0
         before, self.counted = self.counted, now
-        return now == before or self._bodies.wait(before, now)
+        return now == before or self._connection.server.endpoint.bodies.wait(before, now)
 
     def overdue(self) -> None:
         """The time for the next request is over: refuse one that has begun, and close a connection that is idle."""
@@ -308,11 +304,11 @@ class InboundRequests:
     async def wait(self, within: float) -> None:
         """Wait until more of a body came, or the client is gone. Where the time is over, the connection ends."""
         waiter = self.waiter = self._loop.create_future()
-        self._timer.arm(within, partial(self._connection.refuse, 408))
+        self._connection.timer.arm(within, partial(self._connection.refuse, 408))
         try:
             await waiter
         finally:
-            self._timer.disarm()
+            self._connection.timer.disarm()
 
     def want_body(self) -> None:
         """A reader waits: take more of what was sent, or read more."""
@@ -330,7 +326,7 @@ class InboundRequests:
     def await_next(self) -> None:
         """All requests have their answers: the next one has its time to come, else the connection is closed."""
         self._in_head = self._parser.begun > 0
-        self._timer.arm(HEAD_SECONDS if self._in_head else IDLE_SECONDS, self.overdue)
+        self._connection.timer.arm(HEAD_SECONDS if self._in_head else IDLE_SECONDS, self.overdue)
         if self._paused or self._parser.unread:
             self.want_body()
 
@@ -338,7 +334,7 @@ class InboundRequests:
         """Read no more for now."""
         if not self._paused and not self.lost:
             self._paused = True
-            self._transport.pause_reading()
+            self._connection.out.transport.pause_reading()
 
     def end(self) -> None:
         """The client is gone."""
@@ -358,7 +354,7 @@ class InboundRequests:
     def _resume(self) -> None:
         if self._paused and not self.lost:
             self._paused = False
-            self._transport.resume_reading()
+            self._connection.out.transport.resume_reading()
 
     def _wake(self) -> None:
         if not self.waiter.done():
@@ -389,7 +385,7 @@ class HttpConnection(asyncio.Protocol):
         """A client is there."""
         tls = transport.get_extra_info("ssl_object")
         self.out = OutputBuffer(transport, sliced=tls is not None)
-        self._inbound = InboundRequests(self, transport)
+        self._inbound = InboundRequests(self)
         self.certificate = ClientCertificate(self._loop, tls, self.shutdown, self.out.abort, self.server.trusts)
         self.server.opened(self, self._loop.create_task(self._run()))
         self.timer.arm(HEAD_SECONDS, self._inbound.overdue)

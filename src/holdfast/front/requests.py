@@ -36,6 +36,7 @@ from holdfast.wire import Bytes, append_piece
 
 if TYPE_CHECKING:
     from holdfast.front.listener import ConnectionTimer, HttpConnection, InboundRequests
+    from holdfast.front.tls import ClientCertificate
 
 __all__ = [
     "ALL_BODY_BYTES",
@@ -94,10 +95,8 @@ class Request(msgspec.Struct, eq=False):
     head: RequestHead
     admission: Admission
     """The place of its connection."""
-    client_verified: bool
-    """Whether TLS verified a certificate of the client."""
-    client_names: frozenset[str]
-    """The names in that certificate."""
+    certificate: ClientCertificate
+    """What TLS verified of the client. It may cease to count while the request waits."""
     headers: Mapping[str, str]
     """By lower-case name. Values of a repeated header are joined by a comma."""
     keep_alive: bool
