@@ -209,10 +209,15 @@ def test_an_address_is_watched_where_nothing_answers_and_a_server_that_answers_i
     assert {seen.fault for seen, verdict in verdicts if verdict.unreachable and isinstance(seen, NetworkFailure)} == {
         NetworkFault.REFUSED,
         NetworkFault.NAME_RESOLUTION,
+        NetworkFault.UNREACHABLE,
     }
     for seen, verdict in verdicts:
         assert verdict.answers == (isinstance(seen, HttpStatus) and verdict.status == "transient"), seen
-        assert not verdict.unreachable or isinstance(seen, NetworkFailure), seen
+        silent = isinstance(seen, TimedOut) and not seen.sent
+        assert verdict.unreachable is silent or isinstance(seen, NetworkFailure), seen
+    assert classify_evidence(TimedOut(doing="a connection", after=1.0, sent=False)).unreachable
+    lost = NetworkFailure(fault=NetworkFault.UNREACHABLE, stood=True)
+    assert not classify_evidence(lost, connected_before=before).unreachable, "the connection that stood is the evidence"
 
 
 def texts_of(seen: Evidence) -> list[str]:

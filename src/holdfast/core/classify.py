@@ -125,7 +125,7 @@ class Verdict:
     unconfirmed: bool = False
     """A denial that states no decision: it may be an outage of the authorization check."""
     unreachable: bool = False
-    """Nothing listens, or the name does not resolve: a bare TCP connect shows when that changes."""
+    """Nothing listens, the name does not resolve, or the host is silent: a bare TCP connect shows when that changes."""
     answers: bool = False
     """It listens and says that it is not ready, or too busy."""
 
@@ -148,6 +148,7 @@ def classify_evidence(  # noqa: PLR0912 - one arm for each kind of evidence
                 status="transient",
                 reason=f"{waited}; {said}" if said else waited,
                 hint=f"if it is always this slow, raise {_setting(evidence.setting)}" if evidence.sent else _NO_WAY,
+                unreachable=not evidence.sent,
             )
         case Redirected():
             return _permanent(
@@ -367,7 +368,8 @@ def _network(seen: NetworkFailure, *, connected_before: bool) -> Verdict:
         return Verdict(
             status="transient", reason=f"the request was not sent: {seen.detail or 'the connection is gone'}"
         )
-    return Verdict(status="transient", reason=_NETWORK[seen.fault])
+    silent = seen.fault is NetworkFault.UNREACHABLE and not seen.stood
+    return Verdict(status="transient", reason=_NETWORK[seen.fault], unreachable=silent)
 
 
 def _rpc(seen: RpcError) -> Verdict:
