@@ -402,7 +402,7 @@ def test_another_length_of_names_is_a_change_and_the_same_one_is_none() -> None:
 def test_a_kind_that_could_not_be_listed_keeps_its_last_good_items() -> None:
     last = replace(tools("a", "x"), prompts=(Item("p"),))
     now = Listing(server="a", generation=2, prompts=(Item("q"),), failed={Kind.TOOL: "it timed out"})
-    kept = now.keeping(last)
+    kept = now.after(last)
     assert (kept.tools, kept.prompts) == (last.tools, now.prompts)
 
 

@@ -21,7 +21,7 @@ published in one step, and a listing that is equal to the last one makes no snap
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import merge
@@ -34,13 +34,12 @@ from holdfast.core.names import (
     Kind,
     assign_prefixes,
     base_name,
-    begins_with,
     claiming_prefix,
     distinct_name,
     hash_in,
     is_own_name,
     is_own_uri,
-    item_hashes,
+    is_shortened,
     lead_of,
     name_leads,
     named_server,
@@ -113,26 +112,17 @@ class Listing:
     failed: Mapping[Kind, str] = field(default_factory=dict)
     """The kinds that could not be listed, and why: they keep their last good list (LIFE-26)."""
 
-    def keeping(self, last: Listing) -> Listing:
-        """The same, with the last good items of the kinds that failed."""
-        return self._with(lambda kind: (last if kind in self.failed else self).of(kind))
-
-    def in_order_of(self, last: Listing) -> Listing:
-        """The same; a kind whose items are those of ``last`` has them in its order.
+    def after(self, last: Listing) -> Listing:
+        """The same, with the items of ``last`` where a kind failed, or differs in nothing but the order.
 
         Some servers list in another order each time. A list that is the same for its readers stays the same bytes.
         """
-        kept = {kind for kind in Kind if _are_reordered(self.of(kind), last.of(kind))}
-        return self._with(lambda kind: (last if kind in kept else self).of(kind))
-
-    def _with(self, items: Callable[[Kind], tuple[Item, ...]]) -> Listing:
-        return replace(
-            self,
-            tools=items(Kind.TOOL),
-            prompts=items(Kind.PROMPT),
-            resources=items(Kind.RESOURCE),
-            templates=items(Kind.TEMPLATE),
-        )
+        kept = {
+            kind.value: last.of(kind)
+            for kind in Kind
+            if kind in self.failed or _are_reordered(self.of(kind), last.of(kind))
+        }
+        return replace(self, **kept)  # type: ignore[arg-type]  # the values of ``Kind`` are these four fields
 
     def of(self, kind: Kind) -> tuple[Item, ...]:
         """The items of one kind."""
@@ -384,9 +374,7 @@ class Catalog(CatalogNames):
             # Of an older connection, which was slow (LIFE-3).
             if source.listing is not None and listing.generation < source.listing.generation:
                 continue
-            shown = listing
-            if source.listing is not None:
-                shown = (listing.keeping(source.listing) if listing.failed else listing).in_order_of(source.listing)
+            shown = listing.after(source.listing) if source.listing is not None else listing
             # The same list makes no new version: no client is told to read it again.
             if shown != source.listing or source.withdrawn:
                 if listing.server not in known.servers:
@@ -449,7 +437,8 @@ class ResourceIndex:
         known: dict[str, int] = {}
         for at, entry in enumerate(catalog.templates):
             known[entry.server] = known.get(entry.server, 0) + 1
-            if known[entry.server] <= MOST_TEMPLATES and _is_compared(entry.name):
+            is_short = len(entry.name) <= LONGEST_TEMPLATE and len(_VARIABLE.findall(entry.name)) <= MOST_VARIABLES
+            if is_short and known[entry.server] <= MOST_TEMPLATES:
                 self._beginnings.setdefault(entry.name.partition("{")[0], []).append(at)
         self._lengths = frozenset(map(len, self._beginnings))
 
@@ -468,11 +457,6 @@ class ResourceIndex:
         return f"<ResourceIndex of {self.catalog!r}>"
 
 
-def _is_compared(template: str) -> bool:
-    """Whether URIs are compared with a template: that is short for every URI."""
-    return len(template) <= LONGEST_TEMPLATE and len(_VARIABLE.findall(template)) <= MOST_VARIABLES
-
-
 def _kept(catalog: CatalogNames, names: Mapping[NameKey, str]) -> dict[NameKey, str]:
     """The tools and prompts that had these names and go on to answer to them, under the names of now."""
     own = catalog.own_prefixes
@@ -489,8 +473,8 @@ def _had(catalog: CatalogNames, key: NameKey, name: str) -> bool:
     prefix = catalog.own_prefixes[key.server]
     if name == lead_of(prefix) + key.original:
         return len(name) <= LONGEST_NAME and claiming_prefix(name, prefix, catalog.prefixes) is None
-    found = hash_in(name)
-    return found is not None and _is_shortened(key, found, shortened_tails(name, key.server, prefix))
+    found, tails = hash_in(name), shortened_tails(name, key.server, prefix)
+    return found is not None and is_shortened(key.server, key.original, found, tails)
 
 
 def _former_owner(catalog: CatalogNames, name: str, kind: Kind) -> NameKey | None:
@@ -510,7 +494,7 @@ def _former_of(catalog: CatalogNames, server: str, name: str, kind: Kind) -> Nam
     if found is None or not (tails := shortened_tails(name, server, prefix)):
         return None
     of_kind = (key for key in catalog.keys.get(server, ()) if key.kind is kind)
-    return next((key for key in of_kind if _is_shortened(key, found, tails)), None)
+    return next((key for key in of_kind if is_shortened(server, key.original, found, tails)), None)
 
 
 def _leads_of(catalog: CatalogNames, name: str) -> list[tuple[str, str]]:
@@ -535,11 +519,6 @@ def _tool_name(key: NameKey, prefix: str, prefixes: Mapping[str, str], longest: 
     elif claiming_prefix(wanted, prefix, prefixes) is None:
         return wanted
     return distinct_name(key.server, key.original, wanted, 0, longest)
-
-
-def _is_shortened(key: NameKey, found: str, tails: tuple[str, ...]) -> bool:
-    """Whether a shortened name with this hash and one of these parts is the item's."""
-    return begins_with(key.original, tails) and found in item_hashes(key.server, key.original)
 
 
 class _Namer:

@@ -333,12 +333,13 @@ class Machine:
     def _take(self, event: Event, now: float, chance: float) -> list[Effect]:
         if self.life.is_stale(event):
             return self.life.discard(event)
-        if isinstance(event, SessionExpired) and _renewed_without_use(self.life):
+        lease, before = self.life.lease, self.connection
+        unused = lease is not None and lease.cause is Cause.SESSION and not lease.proven
+        if isinstance(event, SessionExpired) and unused:
             # One expiry is normal. A session that expires right after its renewal is a lost connection, for both.
             event = TransportLost(event.generation, "its sessions expire as soon as they are made")
-        # Read before the lifecycle applies the event: that may end the lease.
-        before = self.connection
-        suspect = self.life.lease is not None and self.life.lease.suspect
+        # Read before the lifecycle applies the event, which may change it.
+        suspect = lease is not None and lease.suspect
         effects = self.life.apply(event, now, chance=chance)
         if isinstance(event, LivenessFailed) and suspect:
             # The check that a failed call asked for shows that its connection is dead.
@@ -376,11 +377,6 @@ def _check_suspect(life: Lifecycle, *, failures: int) -> list[Effect]:
         return []
     checking, lease.checking, lease.suspect = lease.checking, True, True
     return [] if checking else [CheckLiveness(lease.generation)]
-
-
-def _renewed_without_use(life: Lifecycle) -> bool:
-    """Whether the connection was made to renew a session and has completed no call since."""
-    return life.lease is not None and life.lease.cause is Cause.SESSION and not life.lease.proven
 
 
 def _reason(machine: Machine) -> str:

@@ -39,7 +39,6 @@ __all__ = [
     "Kind",
     "assign_prefixes",
     "base_name",
-    "begins_with",
     "claiming_prefix",
     "cutting_clients",
     "distinct_name",
@@ -47,7 +46,7 @@ __all__ = [
     "is_own_key",
     "is_own_name",
     "is_own_uri",
-    "item_hashes",
+    "is_shortened",
     "lead_of",
     "name_leads",
     "named_server",
@@ -199,11 +198,6 @@ def hash_in(name: str) -> str | None:
     return found[1] if found is not None else None
 
 
-def item_hashes(server: str, original: str) -> tuple[str, str]:
-    """The hashes that the names of an item end with: of its own name, and of the one for a name that was taken."""
-    return _digest(server, original), _digest(server, original, "")
-
-
 def shortened_tails(name: str, server: str, prefix: str | None) -> tuple[str, ...]:
     """What the tool's part of a shortened name of this server begins with, at each length; empty if it is none.
 
@@ -220,13 +214,14 @@ def shortened_tails(name: str, server: str, prefix: str | None) -> tuple[str, ..
     return (*tails, "") if f"{clean}__".startswith(head) else tails
 
 
-def begins_with(original: str, tails: tuple[str, ...]) -> bool:
-    """Whether the part of an item's own name in a shortened name can be one of these.
+def is_shortened(server: str, original: str, found: str, tails: tuple[str, ...]) -> bool:
+    """Whether a shortened name with this hash and one of these parts is that of an item.
 
-    A name that was taken got a second hash: then one follows the whole of it.
+    A name that was taken got a second hash, of its own: then one follows the whole of the item's name.
     """
     clean = _ODD.sub("_", original)
-    return clean.startswith(tails) or any(tail.startswith(f"{clean}_") for tail in tails)
+    fits = clean.startswith(tails) or any(tail.startswith(f"{clean}_") for tail in tails)
+    return fits and found in (_digest(server, original), _digest(server, original, ""))
 
 
 def uri_lead(server: str, turn: int = 0) -> str:

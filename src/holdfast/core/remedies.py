@@ -99,7 +99,7 @@ def _failing(health: Health, failure: Failure, facts: Facts, now: datetime | Non
         return _denied(summary, health, facts)
     summary = for_user(failure._replace(retry_in=None, down_for=None))
     if failure.status == "permanent":
-        return _permanent(summary, health, facts)
+        return ServerText(summary, sentence(facts.hint or "find out what is wrong with it"), _run("doctor", health))
     if failure.calls_fail:
         until = "for now" if health.breaker_retry_in else "except one test call"
         reason = f" ({failure.error.rstrip('.')})" if failure.error else ""
@@ -129,11 +129,6 @@ def _denied(summary: str, health: Health, facts: Facts) -> ServerText:
         return ServerText(summary, f"Log in; the hub then reconnects it.{besides}", facts.login)
     hint = facts.hint or "give it credentials that have access, in its definition"
     return ServerText(summary, sentence(hint), _run("reconnect", health) if health.unconfirmed else "")
-
-
-def _permanent(summary: str, health: Health, facts: Facts) -> ServerText:
-    hint = facts.hint or "find out what is wrong with it"
-    return ServerText(summary, sentence(hint), _run("doctor", health))
 
 
 def _run(command: str, health: Health) -> str:

@@ -490,44 +490,29 @@ def judge(life: LifecycleState, event: Event, now: float) -> type[Event]:
     match event:
         case StartRequested() if life.policy.lazy and life.listed and life.state is State.DISCONNECTED:
             return WentIdle  # a lazy server whose tools are known needs no connection before its first use
-        case DialFailed():
-            return _judge_failed_dial(life, event)
+        case DialFailed() if life.dial is not None and life.dial.again:
+            return DialFailed
+        case DialFailed(status="denied"):
+            return Denied
+        case DialFailed(status=status):
+            no_hope = status == "permanent" and not life.ever_connected
+            return Parked if no_hope or life.budget_spent() else DialFailed
         case TransportLost() if life.budget_spent():
             return Parked
-        case RefreshFailed(status="denied"):
-            return _judge_denied_refresh(life)
-        case RefreshFailed() | CallTransportFailed() | LivenessFailed():
-            return _judge_failure(life, event)
+        case RefreshFailed(status="denied") if life.lease is not None:
+            # One denied listing proves nothing about the server; several in a row do.
+            return RefreshFailed if life.lease.denials + 1 < life.policy.denied_refreshes else Denied
+        case RefreshFailed() | CallTransportFailed() | LivenessFailed() if life.lease is not None:
+            unanswered = isinstance(event, LivenessFailed) and life.lease.suspect
+            if life.lease.failures + 1 < life.policy.failures and not unanswered:
+                return type(event)
+            return Parked if life.budget_spent() else FailedRepeatedly
         # The same sum as the timer's: a rounding difference would make the timer fire for ever.
         case IdleDue() if life.calls == 0 and life.last_used + life.policy.idle_after <= now:
             return WentIdle
         case PeerTripped(parked=True) if life.state is State.RECONNECTING and life.dial is None:
             return Parked
     return type(event)
-
-
-def _judge_failed_dial(life: LifecycleState, event: DialFailed) -> type[Event]:
-    if life.dial is not None and life.dial.again:
-        return DialFailed
-    if event.status == "denied":
-        return Denied
-    no_hope = event.status == "permanent" and not life.ever_connected
-    return Parked if no_hope or life.budget_spent() else DialFailed
-
-
-def _judge_denied_refresh(life: LifecycleState) -> type[Event]:
-    """One denied listing proves nothing about the server; several in a row do."""
-    denials = 1 + (life.lease.denials if life.lease is not None else 0)
-    return RefreshFailed if denials < life.policy.denied_refreshes else Denied
-
-
-def _judge_failure(life: LifecycleState, event: RefreshFailed | CallTransportFailed | LivenessFailed) -> type[Event]:
-    lease = life.lease
-    failures = 1 + (lease.failures if lease is not None else 0)
-    unanswered = isinstance(event, LivenessFailed) and lease is not None and lease.suspect
-    if failures < life.policy.failures and not unanswered:
-        return type(event)
-    return Parked if life.budget_spent() else FailedRepeatedly
 
 
 def act(life: LifecycleState, kind: type[Event], event: Event, step: Step) -> None:

@@ -169,10 +169,8 @@ def preferred(subject: str, turn: str, replicas: Collection[str]) -> list[str]:
 
 @lru_cache(maxsize=4_096)
 def _preferred(subject: str, turn: str, replicas: frozenset[str]) -> tuple[str, ...]:
-    def weight(replica: str) -> bytes:
-        return blake2s(f"{subject}\0{turn}\0{replica}".encode(), digest_size=8).digest()
-
-    return tuple(sorted(replicas, key=lambda replica: (weight(replica), replica)))
+    weights = {one: blake2s(f"{subject}\0{turn}\0{one}".encode(), digest_size=8).digest() for one in replicas}
+    return tuple(sorted(replicas, key=lambda one: (weights[one], one)))
 
 
 def replica_tag(replica: str) -> str:
