@@ -44,18 +44,12 @@ class RealClock:
 
     async def wait(self, event: anyio.Event, until: float | None) -> bool:
         """Wait for the event or for the time, the first of them; True if it was the event."""
-        with anyio.CancelScope(deadline=_whole_step(until) if until is not None else math.inf):
+        # uvloop's timers count milliseconds. One for a time in between comes too early, and the scope would set it
+        # again, turn after turn, until that time.
+        with anyio.CancelScope(deadline=math.ceil(until * 1000) / 1000 if until is not None else math.inf):
             await event.wait()
             return True
         return False
-
-
-def _whole_step(until: float) -> float:
-    """The next time that a timer can meet: uvloop's count milliseconds.
-
-    A timer for a time in between comes too early. The scope then sets it again, turn after turn, until that time.
-    """
-    return math.ceil(until * 1000) / 1000
 
 
 EARLY = 0.01

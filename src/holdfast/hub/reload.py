@@ -18,7 +18,7 @@ it may hold up the event loop (SEC-7). So it is done in three parts:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ from holdfast.access import Policy
 from holdfast.config import Config, ServerSpec, TrustStore, read_file
 from holdfast.core import events as on
 from holdfast.errors import ConfigError, Problem, UsageError
-from holdfast.hub.hub_clock import Clock, RealClock, Stamps, next_poll, stamps
+from holdfast.hub.hub_clock import Stamps, sleep_until_poll, stamps
 from holdfast.hub.journal import ConfigApplied, ConfigRefused, config_applied
 from holdfast.hub.slot import Slot, SlotContext
 from holdfast.turns import Turns
@@ -57,18 +57,14 @@ class Reloader:
         hub: Hub,
         file: Path,
         *,
-        clock: Clock | None = None,
-        environ: Mapping[str, str] | None = None,
         part: Callable[[Config], Config] | None = None,
     ) -> None:
         """``part`` says which part of a configuration the hub serves; all of it if that is None."""
         self._part = part
         self._hub = hub
         self._file = file
-        self._clock = clock or RealClock()
-        self._environ = os.environ if environ is None else environ
         # A found file that changed is used once its user trusts it: then the trust store changes, not the file.
-        self._always = (file, TrustStore(self._environ).file) if hub.config.found else (file,)
+        self._always = (file, TrustStore(os.environ).file) if hub.config.found else (file,)
         self._watched: tuple[Path, ...] = self._always
         """These, and the env files that the configuration names; they are known when it was read."""
         self._applied: Stamps = ()
@@ -82,7 +78,7 @@ class Reloader:
         await self.reload()
         while True:
             await self.look()
-            await self._clock.wait(anyio.Event(), next_poll(self._clock.now(), RELOAD_PERIOD))
+            await sleep_until_poll(RELOAD_PERIOD)
 
     async def reload(self) -> tuple[ConfigRecord, ...]:
         """Read the file now, whether it changed or not. The result is what was recorded."""
@@ -101,7 +97,7 @@ class Reloader:
         return await self._take()
 
     async def _take(self) -> tuple[ConfigRecord, ...]:
-        read = partial(read_file, self._file, environ=self._environ, found=self._hub.config.found)
+        read = partial(read_file, self._file, environ=os.environ, found=self._hub.config.found)
         try:
             reading = await anyio.to_thread.run_sync(read)
             # Files that are watched from now on were read before their first stamp. An edit in between would never be
@@ -146,7 +142,7 @@ class Reloader:
     def _refuse(self, servers: tuple[str, ...], problems: tuple[Problem, ...]) -> ConfigRefused:
         self._refused = True
         texts = tuple(f"{one} ({one.hint})" if one.hint else str(one) for one in problems)
-        refused = ConfigRefused(servers=servers, problems=texts, at=self._clock.now())
+        refused = ConfigRefused(servers=servers, problems=texts, at=self._hub.registry.clock.now())
         self._hub.registry.journal.write(refused)
         return refused
 
