@@ -17,11 +17,10 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ListRootsResult, Root, TextContent
 
 from holdfast.access import LOCAL, Principal, TokenPolicy
-from holdfast.config import Config, TrustStore, load_config
+from holdfast.config import Config, TrustStore, id_in_folder, load_config
 from holdfast.front.app import create_app
 from holdfast.hub.hub import Hub
 from holdfast.hub.reload import Reloader
-from holdfast.hub.slot import SlotKey
 from holdfast.serve import client_context
 from holdfast.serve.client_context import ClientVariables, FolderClients, FolderUse, ProjectServers, project_folder_of
 from holdfast.testing import FakeClock
@@ -78,7 +77,7 @@ async def test_a_definition_runs_once_for_each_folder_in_use_and_not_by_itself(t
         projects.in_use[str(folder)] = FolderUse(clients=1)
     both = projects.of(config)
     for folder in (one, two):
-        copy = both.servers[SlotKey("p", "folder", str(folder)).id]
+        copy = both.servers[id_in_folder("p", str(folder))]
         assert (copy.cwd, copy.args, copy.plain_name, copy.enabled) == (folder, (str(folder),), "p", True)
 
 
@@ -136,7 +135,7 @@ async def test_a_project_file_that_is_too_large_is_not_used_although_it_is_trust
     own = _config(tmp_path, mine={"command": "x"})
     projects = ProjectServers(own, environ, _as_it_is)
     projects.in_use[str(folder)] = FolderUse(clients=1)
-    copy = SlotKey("theirs", "folder", str(folder)).id
+    copy = id_in_folder("theirs", str(folder))
     assert copy in projects.of(load_config(own)).servers
     monkeypatch.setattr(client_context, "LARGEST_FILE", theirs.stat().st_size - 1)
     assert copy not in projects.of(load_config(own)).servers

@@ -26,7 +26,7 @@ from holdfast.core import Kind
 from holdfast.endpoint.broker import ClientServers
 from holdfast.endpoint.view import EndpointAddress, View, has_all
 from holdfast.front.app import create_app
-from holdfast.hub import Hub, SlotKey
+from holdfast.hub import Hub
 from holdfast.hub.call_approvals import CallVerdict
 from holdfast.serve.telemetry import record_other_events
 from tests.access.plain_policy import Caller
@@ -448,8 +448,7 @@ async def limited(folder: str = "", audit: AuditTrail | None = None) -> AsyncIte
         config = config_from_mapping({"mcpServers": {"files": {"url": server.url}}, "holdfast": {"access": LIMITED}})
         spec = config.servers["files"]
         if folder:
-            key = SlotKey("files", "folder", folder)
-            spec = replace(spec, id=key.id, scope="project", folder=folder, configured_as="files")
+            spec = spec.in_folder(folder)
         hub = Hub(replace(config, servers={spec.id: spec}))
         app = create_app(hub, tokens=TokenPolicy(verify=verify), audit=audit)
         async with hub, serving(app) as base:

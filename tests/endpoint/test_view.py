@@ -14,7 +14,7 @@ from holdfast.config.read import config_from_mapping
 from holdfast.core import Item, Kind, Listing, NameKey, Unknown
 from holdfast.endpoint import EndpointAddress, view as views
 from holdfast.endpoint.view import View, has_all, lists_tools_of
-from holdfast.hub import Hub, SlotKey
+from holdfast.hub import Hub
 
 pytestmark = pytest.mark.anyio
 
@@ -45,8 +45,8 @@ async def opened(
     )
     specs = {name: config.servers[name] for name in servers}
     for name, folder in folders.items():
-        key = SlotKey(name, "folder", folder)
-        specs[key.id] = replace(config.servers[name], id=key.id, scope="project", folder=folder, configured_as=name)
+        copy = config.servers[name].in_folder(folder)
+        specs[copy.id] = copy
     async with Hub(replace(config, servers=specs, scoped=bool(folders))) as hub:
         for server in specs:
             publish(hub, server)

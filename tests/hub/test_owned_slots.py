@@ -15,7 +15,7 @@ from holdfast.core import events as on
 from holdfast.errors import ServerBusy
 from holdfast.hub.hub import Hub
 from holdfast.hub.owned_slots import CLIENTS, OwnedSlots, _Own
-from holdfast.hub.slot import Slot, SlotKey
+from holdfast.hub.slot import Slot
 from holdfast.testing import FakeClock, HttpServer
 from tests.harness.open_hubs import running, settled
 
@@ -55,7 +55,7 @@ def _of(owners: list[Owner]) -> tuple[OwnedSlots, dict[tuple[str, str], Any]]:
         for server in ("a", "b"):
             stub: Any = StubSlot()
             stubs[owner.name, server] = stub
-            slots._own[SlotKey(server, "client", owner)] = _Own(stub, expires=False, principal="", unused_since=0.0)
+            slots._own[owner, server] = _Own(stub, expires=False, principal="", unused_since=0.0)
             slots.servers_of.setdefault(owner, set()).add(server)
     return slots, stubs
 

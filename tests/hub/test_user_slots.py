@@ -15,7 +15,7 @@ import pytest
 from holdfast.access import LOCAL
 from holdfast.core import State, events as on
 from holdfast.errors import ServerBusy
-from holdfast.hub import OneClientRecord, Published, Slot, SlotKey
+from holdfast.hub import OneClientRecord, Published, Slot
 from holdfast.hub.hub import Hub
 from holdfast.hub.owned_slots import UserPlaces, user_owners
 from holdfast.testing import HttpServer
@@ -114,13 +114,13 @@ async def test_what_a_user_sees_of_a_server_is_news_for_the_others(hub: Hub) -> 
     owners = user_owners(ladders, catalogs, others=lambda _: slots)
     assert hub.registry.context is not None
     async with anyio.create_task_group() as tasks:
-        peer = owners.context(replace(hub.registry.context, tasks=tasks), SlotKey("mail", "user", "ann")).fleet
+        peer = owners.context(replace(hub.registry.context, tasks=tasks), "ann").fleet
         assert peer is not None
         tripped = on.PeerTripped(status="transient", reason="down")
         peer.share("mail", tripped)
     assert (ann.events, bob.events, denied.events) == ([], [tripped], [tripped])
     async with anyio.create_task_group() as tasks:
-        peer = owners.context(replace(hub.registry.context, tasks=tasks), SlotKey("mail", "user", "ann")).fleet
+        peer = owners.context(replace(hub.registry.context, tasks=tasks), "ann").fleet
         assert peer is not None
         peer.share("mail", on.PeerTripped(status="denied"))
         peer.release("mail", 1.0)
@@ -128,7 +128,7 @@ async def test_what_a_user_sees_of_a_server_is_news_for_the_others(hub: Hub) -> 
     recovered = on.PeerRecovered()
     assert (ann.events, bob.events[1:], denied.events[1:]) == ([], [recovered], []), "a denial says that it answers"
     async with anyio.create_task_group() as tasks:
-        peer = owners.context(replace(hub.registry.context, tasks=tasks), SlotKey("mail", "user", "ann")).fleet
+        peer = owners.context(replace(hub.registry.context, tasks=tasks), "ann").fleet
         assert peer is not None
         peer.claim("mail", 1.0, 1)
     assert (ann.events, len(bob.events)) == ([on.ClaimGranted(until=math.inf)], 2)
@@ -142,7 +142,7 @@ async def test_the_process_of_a_user_runs_on_her_replica(hub: Hub) -> None:
     assert fleet.of("bob", process) is process, "hers is this replica"
     there = fleet.of("ann", process)
     assert (there.hub, there.headers) == ("host:1", {PRINCIPAL_HEADER: json.dumps("ann")})
-    fleet.moved("ann", "mail")
+    fleet.moved.add(("ann", "mail"))
     assert [fleet.take_moved(who, "mail") for who in ("bob", "ann", "ann")] == [False, True, False]
 
 
@@ -151,9 +151,9 @@ async def test_a_slot_ends_when_the_processes_of_its_user_moved(hub: Hub) -> Non
     start(hub, "ann")
     users.review_homes()
     assert len(users.of_server("mail")) == 1
+    moved: set[tuple[str, str]] = set()
     users.places = SimpleNamespace(  # type: ignore[assignment]
-        of=lambda principal, spec: replace(spec, hub="host:1"), moved=lambda *pair: moved.append(pair)
+        of=lambda principal, spec: replace(spec, hub="host:1"), moved=moved
     )
-    moved: list[tuple[str, str]] = []
     users.review_homes()
-    assert (users.of_server("mail"), moved) == ([], [("ann", "mail")])
+    assert (users.of_server("mail"), moved) == ([], {("ann", "mail")})

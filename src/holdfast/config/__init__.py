@@ -103,6 +103,7 @@ if TYPE_CHECKING:
         TokenService as TokenService,
         ToolFilter as ToolFilter,
         Transport as Transport,
+        id_in_folder as id_in_folder,
         is_key_text as is_key_text,
         targets_of as targets_of,
     )

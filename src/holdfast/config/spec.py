@@ -7,8 +7,10 @@ Nothing here reads a file, and no ``repr`` shows an environment value, a header 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TypeAlias
@@ -33,6 +35,7 @@ __all__ = [
     "ToolFilter",
     "Transport",
     "hub_url",
+    "id_in_folder",
     "is_key_text",
     "targets_of",
 ]
@@ -56,6 +59,12 @@ def hub_url(address: str, server: str) -> str:
     """
     base = "http://localhost" if address.startswith(UNIX) else f"https://{address}"
     return f"{base}/servers/{quote(server, safe='')}/mcp?tools=all"
+
+
+def id_in_folder(server: str, folder: str) -> str:
+    """The id of a server's copy for one folder. People read the folder's name; the hash keeps equal names apart."""
+    mark = blake2b(folder.encode("utf-8", "surrogateescape"), digest_size=2).hexdigest()
+    return f"{server}@{os.path.basename(folder) or 'root'}-{mark}"  # noqa: PTH119 - a text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -379,6 +388,11 @@ class ServerSpec:
             # The other hub keeps clients apart by their keys. The lists of users differ, so each asks for her own.
             sharing="per-user" if self.sharing == "per-user" else "shared",
         )
+
+    def in_folder(self, folder: str) -> ServerSpec:
+        """Its copy for the clients of one folder, with an id of its own."""
+        own_id = id_in_folder(self.id, folder)
+        return replace(self, id=own_id, scope="project", folder=folder, configured_as=self.id)
 
     def connects_like(self, other: ServerSpec) -> bool:
         """Whether a connection of one serves the other: they differ at most in how long calls may take."""

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from mcp.shared.inbound import X_MCP_HEADER_KEY
 
 from holdfast.access import LOCAL, Grants, Principal
-from holdfast.config import Config, Settings, ToolsMode
+from holdfast.config import Config, Settings, ToolsMode, id_in_folder
 from holdfast.core import (
     Catalog,
     CatalogEntry,
@@ -37,7 +37,7 @@ from holdfast.core import (
     nearest,
     uri_leads,
 )
-from holdfast.hub import Hub, Slot, SlotKey, access_item, is_or_may_be, is_shown
+from holdfast.hub import Hub, Slot, access_item, is_or_may_be, is_shown
 from holdfast.turns import Turns
 from holdfast.wire import dumps, read_template
 
@@ -382,7 +382,7 @@ def _in_folder(view: View, server: str) -> bool:
     spec = config.servers.get(server)
     if spec is None or spec.scope == "project":
         return spec is not None and view.folder is not None and spec.folder == view.folder
-    return view.folder is None or SlotKey(server, "folder", view.folder).id not in config.servers
+    return view.folder is None or id_in_folder(server, view.folder) not in config.servers
 
 
 def has_all(view: View, server: str) -> bool:

@@ -76,7 +76,6 @@ if TYPE_CHECKING:
     from holdfast.hub.reload import Reloader as Reloader
     from holdfast.hub.slot import (
         Slot as Slot,
-        SlotKey as SlotKey,
         latest_failure as latest_failure,
         record_of as record_of,
         remedy_for as remedy_for,

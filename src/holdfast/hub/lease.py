@@ -55,7 +55,6 @@ from holdfast.core import (
     Redactor,
     RpcError,
     ServerRecord,
-    TimedOut,
     Verdict,
     classify_evidence,
     events as on,
@@ -364,11 +363,6 @@ class Leases:
         else:
             lease.scope.cancel()
 
-    def let_drain(self, generation: int) -> None:
-        """Its session expired: the server may refuse the requests in flight, so that they can be repeated."""
-        if (lease := self.by_generation.get(generation)) is not None:
-            lease.drains = True
-
     def refresh(self, spec: ServerSpec, generation: int) -> None:
         """List everything again."""
         if (lease := self.by_generation.get(generation)) is not None:
@@ -621,22 +615,13 @@ def _listing(spec: ServerSpec, lease: Lease, connection: Connection, offers: Off
     )
 
 
-def _never_stood(seen: Evidence) -> bool:
-    """Whether a host was silent or could not be reached: a bare TCP connect shows when that changes."""
-    match seen:
-        case NetworkFailure(fault=NetworkFault.UNREACHABLE, stood=False) | TimedOut(sent=False):
-            return True
-        case _:
-            return False
-
-
 def _failed(generation: int, seen: Evidence, *, ever_connected: bool) -> FailedDial:
     verdict = classify_evidence(seen, connected_before=ever_connected)
     event = on.DialFailed(
         generation,
         verdict.status,
         reason=verdict.reason,
-        unreachable=verdict.unreachable or _never_stood(seen),
+        unreachable=verdict.unreachable,
         answers=verdict.answers,
         unconfirmed=verdict.unconfirmed,
         neutral=isinstance(seen, BadConfig | OutOfDescriptors),

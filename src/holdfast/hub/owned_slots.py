@@ -2,7 +2,7 @@
 
 Theory of operation. Each is a slot with the same machine as a shared one, so a lost connection comes back for its
 owner. Their number is limited per server. ``OwnedSlots`` has the slots and their use. What differs between clients and
-users is in an ``Owners``: the scope of their keys, the limits, and what their slots are given.
+users is in an ``Owners``: the limits, and what their slots are given.
 
 The end of a slot. An owner that says goodbye takes its slots along (``release``). One that can leave without notice has
 slots that *expire*: a slot ends when no call, no subscription and no stream used it for long enough. A user can always
@@ -38,7 +38,7 @@ import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Literal, Protocol
 
 import anyio
 import anyio.to_thread
@@ -53,7 +53,7 @@ from holdfast.hub.hub_clock import sleep_until_poll
 from holdfast.hub.journal import Journal
 from holdfast.hub.lease import FindRelay
 from holdfast.hub.publisher import UserCatalogs
-from holdfast.hub.slot import Slot, SlotContext, SlotKey, SlotScope, remedy_for
+from holdfast.hub.slot import Slot, SlotContext, remedy_for
 from holdfast.wire import PRINCIPAL_HEADER
 
 __all__ = ["CLIENTS", "OwnedSlots", "Owners", "UserHomes", "UserSlots", "user_owners"]
@@ -78,11 +78,10 @@ class _Own:
 class Owners:
     """What the slots of one kind of owner have in common."""
 
-    scope: SlotScope
-    """The scope of their keys."""
+    kind: Literal["client", "user"]
     idle: Callable[[Settings], float]
     """How long a slot may be unused, in seconds."""
-    context: Callable[[SlotContext, SlotKey], SlotContext]
+    context: Callable[[SlotContext, Hashable], SlotContext]
     """What the slot of an owner is given, made of what the shared slots have."""
     check: Callable[[ServerSpec, list[str], str, Settings], None]
     """Raises ``ServerBusy`` if a principal may have no slot more; the list has those that have one each already."""
@@ -112,10 +111,10 @@ class OwnedSlots:
 
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
-        self._key: Callable[[Hashable, str], SlotKey] = lambda owner, server: SlotKey(server, owners.scope, owner)
         self._context: SlotContext
         """What the shared slots have; from ``open`` on. No owner has a slot before."""
-        self._own: dict[SlotKey, _Own] = {}
+        self._own: dict[tuple[Hashable, str], _Own] = {}
+        """By owner and server."""
         self.servers_of: dict[Hashable, set[str]] = {}
         """By owner, the servers that it has a slot for: a call of one client looks at no other client."""
         self._changed = anyio.Event()
@@ -123,7 +122,7 @@ class OwnedSlots:
     def open(self, context: SlotContext) -> None:
         """Start; ``context`` is that of the shared slots."""
         self._context = context
-        context.tasks.start_soon(self._expire, name=f"unused connections of {self._owners.scope}s")
+        context.tasks.start_soon(self._expire, name=f"unused connections of {self._owners.kind}s")
 
     def adopt(self, settings: Settings) -> None:
         """Use other settings, for existing connections too."""
@@ -137,8 +136,7 @@ class OwnedSlots:
 
         ``principal`` is whose quota it counts for; empty where there is one user alone.
         """
-        key = self._key(owner, spec.id)
-        own = self._own.get(key)
+        own = self._own.get((owner, spec.id))
         if own is not None and own.slot.spec == spec:
             return own.slot
         # Only its limits changed: the process of this client, with all that it keeps, goes on.
@@ -149,30 +147,30 @@ class OwnedSlots:
         if own is not None:
             own.slot.handle(on.RemoveRequested())
         else:
-            principals = [one.principal for other, one in self._own.items() if other.server == spec.id]
+            principals = [one.principal for (_, server), one in self._own.items() if server == spec.id]
             self._owners.check(spec, principals, principal, self._context.settings)
-        slot = Slot(spec, replace(self._owners.context(self._context, key), relay=relay))
-        self._own[key] = _Own(slot, expires, principal, unused_since=self._context.clock.now())
+        slot = Slot(spec, replace(self._owners.context(self._context, owner), relay=relay))
+        self._own[owner, spec.id] = _Own(slot, expires, principal, unused_since=self._context.clock.now())
         self.servers_of.setdefault(owner, set()).add(spec.id)
-        self._context.tasks.start_soon(slot.run, name=f"{spec.id} of one {key.scope}")
+        self._context.tasks.start_soon(slot.run, name=f"{spec.id} of one {self._owners.kind}")
         slot.handle(on.StartRequested())
         self._changed.set()
         return slot
 
     def find(self, owner: Hashable, server: str) -> Slot | None:
         """The owner's slot for a server, or None."""
-        own = self._own.get(self._key(owner, server))
+        own = self._own.get((owner, server))
         return own.slot if own is not None else None
 
     def use(self, owner: Hashable, server: str) -> _Own | None:
         """Count one more use of the owner's slot, until ``leave``."""
-        if (own := self._own.get(self._key(owner, server))) is not None:
+        if (own := self._own.get((owner, server))) is not None:
             own.uses += 1
         return own
 
     def leave(self, owner: Hashable, server: str) -> None:
         """Count one use less."""
-        self.unuse(self._own.get(self._key(owner, server)))
+        self.unuse(self._own.get((owner, server)))
 
     def unuse(self, own: object) -> None:
         """End a use that ``use`` began."""
@@ -185,33 +183,33 @@ class OwnedSlots:
     def keep(self, owner: Hashable, *, until_unused: bool = False) -> None:
         """The owner is there, and its slots stay. ``until_unused``: it may come back; they end when unused for long."""
         for server in self.servers_of.get(owner, ()):
-            own = self._own[self._key(owner, server)]
+            own = self._own[owner, server]
             own.expires, own.unused_since = until_unused, self._context.clock.now()
             self._changed.set()
 
     def release(self, owner: Hashable, server: str | None = None) -> None:
         """End all slots of an owner that has left, or the one for a server."""
         servers = self.servers_of.get(owner, set())
-        self._end([self._key(owner, one) for one in servers if server in (None, one)])
+        self._end([(owner, one) for one in servers if server in (None, one)])
 
     def end(self, server: str) -> None:
         """End all slots for a server that was removed or disabled."""
-        self._end([key for key in self._own if key.server == server])
+        self._end([key for key in self._own if key[1] == server])
 
     def all(self) -> list[Slot]:
         """Every slot."""
         return [own.slot for own in self._own.values()]
 
-    def _end(self, keys: list[SlotKey]) -> None:
-        for key in keys:
-            servers = self.servers_of[key.owner]
-            servers.discard(key.server)
+    def _end(self, keys: list[tuple[Hashable, str]]) -> None:
+        for owner, server in keys:
+            servers = self.servers_of[owner]
+            servers.discard(server)
             if not servers:
-                del self.servers_of[key.owner]
-            self._own.pop(key).slot.handle(on.RemoveRequested())
+                del self.servers_of[owner]
+            self._own.pop((owner, server)).slot.handle(on.RemoveRequested())
 
     def __repr__(self) -> str:
-        return f"<OwnedSlots {len(self._own)} of {len(self.servers_of)} {self._owners.scope}s>"
+        return f"<OwnedSlots {len(self._own)} of {len(self.servers_of)} {self._owners.kind}s>"
 
     async def _expire(self) -> None:
         """End the slots that are unused for too long; runs until cancelled."""
@@ -227,7 +225,7 @@ class OwnedSlots:
             await context.clock.wait(self._changed, min((at for at in due.values() if at > now), default=None))
 
 
-def _client_context(shared: SlotContext, _: SlotKey) -> SlotContext:
+def _client_context(shared: SlotContext, _: Hashable) -> SlotContext:
     # What is published is what the shared slot lists, whichever connection a call uses.
     host = OwnedHost(lambda: shared.host.catalog, lambda _: None)
     # Without the fleet: what one client's connection saw is no evidence about the server for other replicas.
@@ -353,7 +351,7 @@ class UserSlots:
             for principal, slot in self.of_server(server):
                 if slot.spec.hub != self.places.of(principal, self._shared(server).spec).hub:
                     self.slots.release(principal, server)
-                    self.places.moved(principal, server)
+                    self.places.moved.add((principal, server))
 
     def withdrawn(self, server: str) -> None:
         """A server was disabled or removed: end its slots, and forget what they listed."""
@@ -405,7 +403,8 @@ class UserPlaces:
 
     def __init__(self, homes: UserHomes | None) -> None:
         self._homes = homes
-        self._moved: set[tuple[str, str]] = set()
+        self.moved: set[tuple[str, str]] = set()
+        """The users and servers whose processes are on another replica now; each is told once (``take_moved``)."""
 
     def of(self, principal: str, spec: ServerSpec) -> ServerSpec:
         """The definition of a user's server as this replica reaches it."""
@@ -416,15 +415,11 @@ class UserPlaces:
         # A hub of the fleet lists for the user whom each request names.
         return replace(spec, headers={PRINCIPAL_HEADER: json.dumps(principal)}) if spec.hub else spec
 
-    def moved(self, principal: str, server: str) -> None:
-        """The process of a user is on another replica now."""
-        self._moved.add((principal, server))
-
     def take_moved(self, principal: str, server: str) -> bool:
         """Whether the process of a user was on another replica before; one of her clients is told."""
         # Told once: the next client of the same user meets a connection that is as she left it.
-        moved = (principal, server) in self._moved
-        self._moved.discard((principal, server))
+        moved = (principal, server) in self.moved
+        self.moved.discard((principal, server))
         return moved
 
     def __repr__(self) -> str:
@@ -434,8 +429,8 @@ class UserPlaces:
 def user_owners(ladders: Ladders, catalogs: UserCatalogs, *, others: Callable[[str], list[tuple[str, Slot]]]) -> Owners:
     """Users as owners. ``others`` finds the users that have a slot for a server, and their slots."""
 
-    def context(shared: SlotContext, key: SlotKey) -> SlotContext:
-        principal = str(key.owner)
+    def context(shared: SlotContext, owner: Hashable) -> SlotContext:
+        principal = str(owner)
         return replace(
             shared,
             host=OwnedHost(partial(catalogs.of, principal), partial(catalogs.publish, principal)),

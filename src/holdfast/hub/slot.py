@@ -20,7 +20,7 @@ Calls do not go through events. They ask ``admit``, use the current lease and re
 The machine learns from that what it must.
 
 A server runs once for all (``shared``), once for each client, for each user, or for each project folder. A slot is the
-same for each of them: ``SlotKey`` names the owner, and nothing else has to know which it is.
+same for each of them: its context says whose it is (``SlotContext``), and nothing else has to know.
 
 ``is_listening`` makes a bare TCP connect to the address of a server that was not there, to find out when it listens
 again (LIFE-22). That is no dial: it sends nothing, uses no budget and counts for nothing. The lifecycle says when.
@@ -29,13 +29,11 @@ again (LIFE-22). That is no dial: it sends nothing, uses no budget and counts fo
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from time import perf_counter
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -90,8 +88,6 @@ __all__ = [
     "Slot",
     "SlotContext",
     "SlotHost",
-    "SlotKey",
-    "SlotScope",
     "is_listening",
     "latest_failure",
     "lifecycle_policy",
@@ -99,29 +95,6 @@ __all__ = [
     "remedy_for",
     "watch_address",
 ]
-
-SlotScope: TypeAlias = Literal["shared", "client", "folder", "user"]
-
-
-@dataclass(frozen=True)
-class SlotKey:
-    """The name of one slot."""
-
-    server: str
-    """The name of the server in the configuration."""
-    scope: SlotScope = "shared"
-    owner: Hashable = None
-    """The client, the path of the folder, or the principal; None for a shared one."""
-
-    @property
-    def id(self) -> str:
-        """The name that people see, and that the registry and the state file use."""
-        if self.scope == "shared":
-            return self.server
-        owner = str(self.owner)
-        mark = blake2b(owner.encode("utf-8", "surrogateescape"), digest_size=2).hexdigest()
-        return f"{self.server}@{os.path.basename(owner) or 'root'}-{mark}"  # noqa: PTH119 - a text
-
 
 log = logging.getLogger("holdfast.hub")
 
@@ -371,9 +344,10 @@ class Slot:
             # A fault of ours, and no reason to end the task that reported the event: the slot would hear nothing more.
             log.error("%s: %s", self.id, exc)  # noqa: TRY400 - a traceback adds nothing to the message
             return
-        # Before the effects: one of them closes the lease, and must find that it may drain.
-        if isinstance(event, on.SessionExpired):
-            self.leases.let_drain(event.generation)
+        # The server may refuse the requests in flight, so that they can be repeated. Noted before the effects: one of
+        # them closes the lease.
+        if isinstance(event, on.SessionExpired) and (lease := self.leases.get(event.generation)) is not None:
+            lease.drains = True
         self._perform(effects, cut=CUTS.get(type(event)))
 
     async def run(self) -> None:

@@ -1,7 +1,7 @@
 """What the clients of a hub bring with them: the folder that they work in, and their variables.
 
 Theory of operation, for folders (DX-9). A server with ``"scope": "project"`` is a definition: what runs is a copy of it
-for each folder, with an id of its own (``SlotKey``), and that folder as its working folder and as
+for each folder, with an id of its own (``in_folder``), and that folder as its working folder and as
 ``${workspaceFolder}``. A project file that its user trusts (SEC-8) gives its folder further servers. The copies are
 servers of the hub like all others: they are part of its configuration while the folder has a client. So they start,
 heal and are shown as all others do; each endpoint lists those of its own folder alone (``endpoint.view``).
@@ -45,7 +45,6 @@ from holdfast.config import (
 )
 from holdfast.core import CommandFault, CommandUnusable, events as on
 from holdfast.errors import ConfigError, UntrustedConfig
-from holdfast.hub import SlotKey
 
 if TYPE_CHECKING:
     from holdfast.hub import Clock, Hub
@@ -132,9 +131,7 @@ class ProjectServers:
         except ConfigError:
             own = {}  # the hub keeps what it has, and says why
         found = {name: own[name] for name in projects if name in own} | self._of_project_file(folder, environ)
-        for name, one in found.items():
-            key = SlotKey(name, "folder", folder)
-            yield replace(one, id=key.id, scope="project", folder=folder, configured_as=name)
+        yield from (one.in_folder(folder) for one in found.values())
 
     def _of_project_file(self, folder: str, environ: Mapping[str, str]) -> dict[str, ServerSpec]:
         """The servers of a project's own file, if its user trusts it."""
