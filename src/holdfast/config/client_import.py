@@ -13,7 +13,8 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import count
+from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from urllib.parse import parse_qs, urlsplit
@@ -46,6 +47,7 @@ __all__ = [
 _OURS = frozenset(keys_of(ServerFile))
 _REFERENCE = re.compile(r"(?<!\$)\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
 _DOLLAR = re.compile(r"(?<![\w$\\])\$([A-Za-z_][A-Za-z0-9_]*)")
+_BRACES = re.compile(r"(?<!\$)\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 _INPUT = re.compile(r"\$\{input:([^}]*)\}")
 _WORKSPACE = re.compile(r"(?<!\$)\$\{workspaceFolder(Basename)?\}")
 _EDITORS_OWN = frozenset({"userHome", "pathSeparator", "workspaceFolder", "workspaceFolderBasename"})
@@ -75,7 +77,8 @@ def read_entry(
     references = _REFERENCES.get(client.id, str) if client.expands else _escaped
     given = _with_durations(client, _TRANSLATIONS.get(client.id, dict)(_texts(raw, references)))
     if project is not None:
-        given = _texts(given, lambda text: _in_workspace(text, project))
+        # The folder itself instead of the editor's name for it: the hub serves many folders.
+        given = _texts(given, partial(_WORKSPACE.sub, lambda found: project.name if found.group(1) else str(project)))
     definition = {key: value for key, value in given.items() if key in _OURS and value is not None}
     if project is not None and "command" in definition:
         definition.setdefault("cwd", str(project))
@@ -93,26 +96,16 @@ def read_entry(
 # References in texts
 
 
-def _shell(text: str) -> str:
-    return _DOLLAR.sub(r"${env:\1}", text)
-
-
-def _braces(text: str) -> str:
-    """Opencode writes ``{env:NAME}``."""
-    return re.sub(r"(?<!\$)\{env:([A-Za-z_][A-Za-z0-9_]*)\}", r"${env:\1}", text)
-
-
-def _inputs(text: str) -> str:
-    """VS Code asks its user for an input. The hub cannot ask, so it uses a variable of that name."""
-    return _INPUT.sub(lambda found: f"${{env:{_variable_name(found.group(1))}}}", text)
+def _variable_name(text: str) -> str:
+    name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_").upper()
+    return f"_{name}" if name[:1].isdigit() or not name else name
 
 
 _REFERENCES: Mapping[str, Callable[[str], str]] = {
-    "crush": _shell,
-    "gemini": _shell,
-    "opencode": _braces,
-    "qwen": _shell,
-    "vscode": _inputs,
+    **dict.fromkeys(("crush", "gemini", "qwen"), partial(_DOLLAR.sub, r"${env:\1}")),
+    "opencode": partial(_BRACES.sub, r"${env:\1}"),
+    # VS Code asks its user for an input. The hub cannot ask, so it uses a variable of that name.
+    "vscode": partial(_INPUT.sub, lambda found: f"${{env:{_variable_name(found.group(1))}}}"),
 }
 """How a client's references become Holdfast's, where they are others."""
 
@@ -122,11 +115,6 @@ def _escaped(text: str) -> str:
     return text.replace("${", "$${")
 
 
-def _in_workspace(text: str, project: Path) -> str:
-    """The folder of the project instead of the editor's name for it: the hub serves many folders."""
-    return _WORKSPACE.sub(lambda found: project.name if found.group(1) else str(project), text)
-
-
 def _unknown_workspace(definition: Mapping[str, Any]) -> Iterator[Problem]:
     """A file of the user belongs to no project: the editor puts in the folder that is open, the hub has none."""
     if any(map(_WORKSPACE.search, texts_in(definition))):
@@ -134,11 +122,6 @@ def _unknown_workspace(definition: Mapping[str, Any]) -> Iterator[Problem]:
             message="it uses `${workspaceFolder}`, the folder that is open in the editor; the hub has no such folder",
             hint="write the path of the folder instead, or define the server in the project and import with --project",
         )
-
-
-def _variable_name(text: str) -> str:
-    name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_").upper()
-    return f"_{name}" if name[:1].isdigit() or not name else name
 
 
 def _texts(value: Any, change: Callable[[str], str]) -> Any:
@@ -376,7 +359,11 @@ class _Importing:
         rows: list[ImportRow] = []
         unreadable: list[Problem] = []
         for client, place in found:
-            self._refuse_itself(place)
+            if os.path.realpath(place.file) == os.path.realpath(self._destination):
+                raise UsageError(
+                    f"{place.file} is the client's file and Holdfast's file at the same time",
+                    hint="name another file with --config: the servers are copied into it",
+                )
             try:
                 rows += self._rows(client, place)
             except ConfigError as exc:
@@ -389,13 +376,6 @@ class _Importing:
             unreadable=tuple(unreadable),
             text=self._ours.edited(self._group, with_=self._fresh),
         )
-
-    def _refuse_itself(self, place: ClientLocation) -> None:
-        if os.path.realpath(place.file) == os.path.realpath(self._destination):
-            raise UsageError(
-                f"{place.file} is the client's file and Holdfast's file at the same time",
-                hint="name another file with --config: the servers are copied into it",
-            )
 
     def _rows(self, client: KnownClient, place: ClientLocation) -> Iterator[ImportRow]:
         project = self._around.project if place.scope == "project" else None
@@ -425,7 +405,8 @@ class _Importing:
         if _meaning(self._taken.get(other)) == _meaning(entry.definition):  # an earlier import renamed it
             return "there", "", other
         if self._rename:
-            name = next(one for one in _numbered(other) if one not in self._taken)
+            numbered = (f"{other}-{number}" for number in count(2))
+            name = next(one for one in chain([other], numbered) if one not in self._taken)
             self._take(name, entry)
             return "renamed", "", name
         why = f"another server named `{entry.name}` is in {self._destination}: --rename copies this one as `{other}`"
@@ -449,11 +430,6 @@ def _meaning(definition: object) -> object:
 def _is_built_in(client: KnownClient, raw: object) -> bool:
     """Whether an entry is a part of the client itself. Goose lists those among its extensions."""
     return client.id == "goose" and isinstance(raw, dict) and raw.get("type") in ("builtin", "platform", "frontend")
-
-
-def _numbered(name: str) -> Iterator[str]:
-    yield name
-    yield from (f"{name}-{number}" for number in count(2))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -189,23 +189,20 @@ class TrustStore:
 
     def _change(self, change: Callable[[dict[str, Any]], object]) -> None:
         try:
-            self._rewrite(change)
+            private_folder(self.file.parent)
+            with locked(self.file.with_suffix(".lock")):
+                document: dict[str, Any] = {"version": VERSION, "files": {}}
+                if self.files() or not self.file.exists():
+                    with suppress(OSError, ValueError):
+                        document = json.loads(self.file.read_text(encoding="utf-8"))
+                else:
+                    set_aside(self.file)
+                change(document["files"])
+                replace_file(self.file, json.dumps(document, indent=2))
         except OSError as exc:
             why = exc.strerror or type(exc).__name__
             hint = f"check the permissions of {self.file.parent}"
             raise HoldfastError(f"{self.file} cannot be written: {why}", hint=hint) from exc
-
-    def _rewrite(self, change: Callable[[dict[str, Any]], object]) -> None:
-        private_folder(self.file.parent)
-        with locked(self.file.with_suffix(".lock")):
-            document: dict[str, Any] = {"version": VERSION, "files": {}}
-            if self.files() or not self.file.exists():
-                with suppress(OSError, ValueError):
-                    document = json.loads(self.file.read_text(encoding="utf-8"))
-            else:
-                set_aside(self.file)
-            change(document["files"])
-            replace_file(self.file, json.dumps(document, indent=2))
 
 
 def require_trust(file: Path, data: bytes, *, environ: Mapping[str, str]) -> None:

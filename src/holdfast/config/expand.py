@@ -189,9 +189,11 @@ def _parse(path: Path, text: str) -> EnvFile:
         match = _LINE.fullmatch(line)
         value = _value(match.group(2)) if match else None
         if match is None or value is None or "\0" in value:
-            problems.append(_unreadable(path, number))
-            continue
-        values[match.group(1)] = value
+            hint = 'write NAME=value or NAME="value" on one line, or start it with # to make it a comment'
+            message = "this line does not define a variable"
+            problems.append(Problem(message=message, hint=hint, file=path, line=number, column=1))
+        else:
+            values[match.group(1)] = value
     return EnvFile(path=path, values=values, problems=tuple(problems))
 
 
@@ -204,16 +206,6 @@ def _value(written: str) -> str | None:
     if match.group(1) == "'":
         return match.group(2)
     return _ESCAPE.sub(lambda escape: _ESCAPES.get(escape.group(1), escape.group(1)), match.group(2))
-
-
-def _unreadable(path: Path, line: int) -> Problem:
-    return Problem(
-        message="this line does not define a variable",
-        hint='write NAME=value or NAME="value" on one line, or start it with # to make it a comment',
-        file=path,
-        line=line,
-        column=1,
-    )
 
 
 _SECRET_NAME = re.compile(

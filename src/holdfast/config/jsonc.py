@@ -253,9 +253,11 @@ class _Scanner:
         if word.group() in _CONSTANTS:
             self._at = word.end()
             return _CONSTANTS[word.group()]
+        if word.group() in _MISSPELT:
+            self._fail(f"`{word.group()}` is not JSON", f"write {_MISSPELT[word.group()]}")
         number = _NUMBER.match(self._text, start)
         if number is None or number.end() != word.end():
-            self._fail_word(word.group())
+            self._fail_here(_NO_VALUE, "this is not a JSON value", "did you mean to quote this?")
         self._at = number.end()
         return self._number(number, start)
 
@@ -281,11 +283,6 @@ class _Scanner:
         if not here or here in "\r\n":
             self._fail("this text is not closed before the end of the line", 'end it with "', at=start)
         self._fail("this text contains a control character", rf"write it as \u{ord(here):04x}")
-
-    def _fail_word(self, word: str) -> NoReturn:
-        if word in _MISSPELT:
-            self._fail(f"`{word}` is not JSON", f"write {_MISSPELT[word]}")
-        self._fail_here(_NO_VALUE, "this is not a JSON value", "did you mean to quote this?")
 
     def _fail_here(self, known: Mapping[str, tuple[str, str]], message: str, hint: str) -> NoReturn:
         """Fail at a character that does not belong here, with what is known about it."""
@@ -315,20 +312,18 @@ class _Parser(_Scanner):
 
     def _value(self, path: KeyPath) -> JsonValue:
         start = self._at
-        value = self._any_value(path)
-        self._spans[path] = (start, self._at)
-        return value
-
-    def _any_value(self, path: KeyPath) -> JsonValue:
+        value: JsonValue
         match self._here():
             case "{":
-                return self._object(path)
+                value = self._object(path)
             case "[":
-                return self._array(path)
+                value = self._array(path)
             case '"':
-                return self._string()
+                value = self._string()
             case _:
-                return self._number_or_constant()
+                value = self._number_or_constant()
+        self._spans[path] = (start, self._at)
+        return value
 
     def _object(self, path: KeyPath) -> dict[str, JsonValue]:
         opened = self._open(path)
