@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import Enum
@@ -270,17 +270,18 @@ def config_applied(before: Config, after: Config, *, at: float) -> ConfigApplied
             for one in fields(Settings)
             if getattr(before.settings, one.name) != getattr(after.settings, one.name)
         ),
-        at_restart=tuple(_at_restart(before.settings, after.settings)),
+        at_restart=tuple(
+            words for words, value in _AT_RESTART.items() if value(before.settings) != value(after.settings)
+        ),
         at=at,
     )
 
 
-def _at_restart(before: Settings, after: Settings) -> Iterator[str]:
-    """The settings that the endpoint reads once, when it is opened."""
-    if before.limits.message_bytes != after.limits.message_bytes:
-        yield "holdfast.limits.messageBytes, for what clients send"
-    if before.audit != after.audit:
-        yield "holdfast.audit"
+_AT_RESTART: Mapping[str, Callable[[Settings], object]] = {
+    "holdfast.limits.messageBytes, for what clients send": lambda settings: settings.limits.message_bytes,
+    "holdfast.audit": lambda settings: settings.audit,
+}
+"""The settings that the endpoint reads once, when it is opened."""
 
 
 def event_name(kind: type) -> str:

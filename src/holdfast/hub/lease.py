@@ -237,15 +237,11 @@ class OtherEra:
             self._wanted.set()
             with anyio.move_on_after(OTHER_PROCESS_SECONDS if self.is_process else OTHER_ERA_SECONDS):
                 await self._settled.wait()
-            self._decide()
+            if self.is_process and self.connection is None:  # a second process that does not stand by now is given up
+                self.absent = True
+                self._settled.set()
+                self._scope.cancel()
         return self.connection
-
-    def _decide(self) -> None:
-        """Give up a second process that does not stand by now."""
-        if self.is_process and self.connection is None:
-            self.absent = True
-            self._settled.set()
-            self._scope.cancel()
 
     def drop(self, connection: Connection | None) -> None:
         """Close it, if it is still this one: the server no longer knows its session. The next call opens another."""
@@ -268,7 +264,9 @@ class OtherEra:
                         self._settled.set()
                         await watch_connection(connection, changed)
                 except Exception as exc:  # noqa: BLE001 - the first connection goes on
-                    self._failed(evidence_in(exc))
+                    if self.connection is None:
+                        self.absent = self.is_process or isinstance(evidence_in(exc), RpcError | NotMcp)
+                    self._not_before = anyio.current_time() + OTHER_ERA_PAUSE
                     self._settled.set()
             self._down()
 
@@ -277,11 +275,6 @@ class OtherEra:
         # Only one that was set: callers that wait for the first opening hold on to the old one.
         if self._settled.is_set():
             self._settled = anyio.Event()
-
-    def _failed(self, seen: Evidence) -> None:
-        if self.connection is None and (self.is_process or isinstance(seen, RpcError | NotMcp)):
-            self.absent = True
-        self._not_before = anyio.current_time() + OTHER_ERA_PAUSE
 
 
 @dataclass

@@ -32,7 +32,7 @@ import json
 import sqlite3
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from importlib.util import find_spec
 from itertools import islice, repeat
@@ -284,8 +284,8 @@ class ToolIndex:
 
     def _add(self, rows: sqlite3.Connection, entry: CatalogEntry, texts: dict[int, Sequence[str]]) -> int:
         described = entry.server, entry.original, entry.item.raw
-        text = texts.setdefault(_row_of(entry), tuple(map(_storable, search_text(*described))))
         row = _row_of(entry)
+        text = texts.setdefault(row, tuple(map(_storable, search_text(*described))))
         rows.execute(
             f"INSERT INTO tools(rowid, {COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",  # noqa: S608 - a constant
             (row, *text),
@@ -314,7 +314,8 @@ class ToolIndex:
         """The scores of the best tools that have one of the words and may be shown; of few, those with synonyms too."""
         database = self._opened()
         stems: dict[str, int] = {}
-        for (word, _), count in _stemmed(database, {1: [" ".join(_repeated(asked))]}).get(1, {}).items():
+        repeated = (word for word, count in asked.items() for _ in range(min(count, MOST_REPEATED)))
+        for (word, _), count in _stemmed(database, {1: [" ".join(repeated)]}).get(1, {}).items():
             stems[word] = stems.get(word, 0) + count
         rows = self._candidates(database, asked, shown)
         if len(rows) < RANKED and (more := self._words.related_to(stems)):
@@ -399,10 +400,6 @@ def _stemmed(database: sqlite3.Connection, texts: Mapping[int, Sequence[str]]) -
         counts[key] = counts.get(key, 0) + 1
     database.execute("INSERT INTO cut(cut) VALUES ('delete-all')")
     return counted
-
-
-def _repeated(asked: Mapping[str, int]) -> Iterator[str]:
-    return (word for word, count in asked.items() for _ in range(min(count, MOST_REPEATED)))
 
 
 def _row_of(entry: CatalogEntry) -> int:
