@@ -4,7 +4,8 @@ import pytest
 
 from holdfast.core.lifecycle import events
 from holdfast.core.lifecycle.events import DialFailed, DialSucceeded, Event, StartRequested
-from holdfast.core.lifecycle.lifecycle import _ACTIONS, _ON_DIAL, ON_LEASE, Lifecycle
+from holdfast.core.lifecycle.lease_state import ON_LEASE
+from holdfast.core.lifecycle.lifecycle import _ACTIONS, _ON_DIAL, Lifecycle
 from holdfast.core.lifecycle.table import MOVES, STAYS, TRANSITIONS, IllegalTransition, State, next_state
 
 ROOTS = {events.Event, events.OfDial, events.OfLease, events.Tick}

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from math import inf
 from typing import Any
 
 from holdfast.core.lifecycle.backoff import (
@@ -31,22 +30,16 @@ from holdfast.core.lifecycle.backoff import (
     AddressWatch,
     LifecyclePolicy,
     Timers,
-    aligned,
     shortened,
 )
 from holdfast.core.lifecycle.events import (
-    AccessChanged,
     AddressCheckDue,
     AddressChecked,
     AllClosed,
-    CallCompleted,
-    CallDenial,
-    CallTimedOut,
     CallTransportFailed,
     CallWaiting,
     Cause,
     CheckAddress,
-    CheckLiveness,
     ClaimExpired,
     ClaimGranted,
     ClaimProbe,
@@ -67,7 +60,6 @@ from holdfast.core.lifecycle.events import (
     FailedRepeatedly,
     IdleDue,
     ListChanged,
-    LivenessConfirmed,
     LivenessFailed,
     LoginSucceeded,
     OfDial,
@@ -78,10 +70,7 @@ from holdfast.core.lifecycle.events import (
     PeerTripped,
     Publish,
     ReconnectRequested,
-    RefreshDue,
     RefreshFailed,
-    RefreshNow,
-    RefreshSucceeded,
     Reinstate,
     RemoveRequested,
     RetryDue,
@@ -97,10 +86,18 @@ from holdfast.core.lifecycle.events import (
     WentIdle,
     Withdraw,
 )
+from holdfast.core.lifecycle.lease_state import (
+    ON_LEASE,
+    LeaseState,
+    act_on_lease,
+    adopt_on_lease,
+    list_again,
+    plan_refresh,
+)
 from holdfast.core.lifecycle.table import TRANSITIONS, State, next_state
 from holdfast.core.messages import FailureStatus
 
-__all__ = ["ON_LEASE", "Lifecycle", "Step", "act", "adopt_policy", "judge"]
+__all__ = ["Lifecycle", "Step", "act", "adopt_policy", "judge"]
 
 
 DOWN = frozenset({State.RECONNECTING, State.PERMANENTLY_FAILED, State.DENIED})
@@ -119,40 +116,6 @@ class Dialing:
     """The time of the reconnect that was planned before this dial began."""
     list_changed: bool = False
     """Whether the server said so during the dial: the listing of the dial may be older than that."""
-
-
-@dataclass(slots=True)
-class LeaseState:
-    """The connection that stands: what the lifecycle remembers of it."""
-
-    generation: int
-    cause: Cause
-    listed_at: float
-    proven: bool = False
-    """It has stood for a while, or completed a user's call: earlier failures are forgotten."""
-    failures: int = 0
-    denials: int = 0
-    """Denied listings in a row."""
-    denial: RefreshFailed | None = None
-    """The latest of them."""
-    call_denied: bool = False
-    """Whether a call was denied and none completed since."""
-    asked_at: float = -inf
-    """When a denied call last asked for a listing."""
-    refreshing: bool = False
-    checking: bool = False
-    suspect: bool = False
-    """A call on it failed, or the breaker refuses calls because of earlier failures: one failed liveness check
-    ends it."""
-    list_changed: bool = False
-    """Whether the server said so since the latest listing began."""
-    looks_for_change: bool = False
-    """Whether it had said so before that listing: if the listing fails, it is still to be looked for."""
-
-    @property
-    def shut(self) -> RefreshFailed | None:
-        """The denied listing, if calls are denied too: then no call is sent before the next listing."""
-        return self.denial if self.call_denied else None
 
 
 @dataclass(slots=True)
@@ -610,7 +573,7 @@ def _dial_succeeded(life: LifecycleState, dial: Dialing, event: DialSucceeded, s
     life.timers[StandingDue] = step.now + life.policy.standing
     if life.policy.lazy:
         life.timers[IdleDue] = step.now + life.policy.idle_after
-    _plan_refresh(life, lease, step)
+    plan_refresh(life, lease, step)
     step.do(Publish(event.listing))
 
 
@@ -701,7 +664,7 @@ def _peer_recovered(life: LifecycleState, _: PeerRecovered, step: Step) -> None:
 
 def _peer_published(life: LifecycleState, _: PeerPublished, step: Step) -> None:
     if life.lease is not None:
-        _list_again(life, life.lease, step)
+        list_again(life, life.lease, step)
 
 
 # The connection that stands.
@@ -733,14 +696,7 @@ def _list_changed(life: LifecycleState, _: ListChanged, step: Step) -> None:
     if life.dial is not None:
         life.dial.list_changed = True
     elif life.lease is not None:
-        _list_again(life, life.lease, step)
-
-
-def _list_again(life: LifecycleState, lease: LeaseState, step: Step) -> None:
-    """Its list is another one: plan a listing, or leave that to the end of the one that is under way."""
-    lease.list_changed = True
-    if not lease.refreshing:
-        _plan_refresh(life, lease, step)
+        list_again(life, life.lease, step)
 
 
 def _closed(life: LifecycleState, event: Closed, step: Step) -> None:
@@ -817,132 +773,6 @@ _ON_DIAL: Mapping[type[Event], Callable[[LifecycleState, Dialing, Any, Step], No
 }
 
 
-ON_LEASE: frozenset[type[Event]] = frozenset(
-    {
-        CallCompleted,
-        CallDenial,
-        CallTransportFailed,
-        CallTimedOut,
-        LivenessConfirmed,
-        LivenessFailed,
-        RefreshDue,
-        RefreshFailed,
-        RefreshSucceeded,
-        StandingDue,
-    }
-)
-
-
-def act_on_lease(life: LifecycleState, lease: LeaseState, event: Event, step: Step) -> None:
-    """Perform what follows from an event of a standing connection. None of these changes the state."""
-    match event:
-        case RefreshDue():
-            _refresh(lease, step)
-        case RefreshSucceeded():
-            _refreshed(life, lease, event, step)
-        case RefreshFailed():
-            _refresh_failed(life, lease, event, step)
-        case CallTimedOut():
-            _check(lease, step)
-        case CallDenial():
-            # The listing shows whether the denial concerns this call or the server.
-            lease.call_denied = True
-            if not lease.refreshing and not lease.shut:
-                at = max(lease.asked_at + life.policy.denied_spacing, lease.listed_at + life.policy.refresh_spacing)
-                life.timers.hasten(RefreshDue, max(step.now, at))
-        case LivenessConfirmed():
-            # It shows that the connection stands, not that calls work: their failures still count.
-            lease.checking = lease.suspect = False
-        case LivenessFailed():
-            lease.checking = False
-            lease.failures += 1
-        # Only a liveness check tells a server that is slow or that fails one tool from a connection that is dead.
-        case CallTransportFailed():
-            lease.failures += 1
-            lease.suspect = True
-            _check(lease, step)
-        case CallCompleted():
-            lease.failures = 0
-            _open_access(life, lease, step)
-            life.timers.drop(StandingDue)
-            _mark_proven(life, lease)
-        case StandingDue():
-            _mark_proven(life, lease)
-
-
-def _mark_proven(life: LifecycleState, lease: LeaseState) -> None:
-    """The connection is proven: the budget is full again."""
-    life.attempts = 0
-    lease.proven = True
-
-
-def _open_access(life: LifecycleState, lease: LeaseState, step: Step) -> None:
-    """A call completed, or a listing was not denied: calls may pass again."""
-    was_shut = lease.shut
-    lease.denials, lease.denial, lease.call_denied = 0, None, False
-    if was_shut:
-        step.do(Emit(AccessChanged(server=life.server, denied=False, reason="", at=step.now)))
-
-
-def _plan_refresh(life: LifecycleState, lease: LeaseState, step: Step) -> None:
-    """Plan the next listing: soon after a ``list_changed`` notice, else after the period."""
-    if lease.list_changed:
-        # A failed listing is repeated more slowly: the third failure gives the connection up.
-        spacing = life.policy.refresh_spacing * 2**lease.failures
-        life.timers.hasten(RefreshDue, max(step.now, lease.listed_at + spacing))
-    elif life.policy.refresh is not None:
-        due = step.now + shortened(life.policy.refresh, life.policy, step.chance)
-        life.timers[RefreshDue] = aligned(due, life.policy.refresh)
-
-
-def _refresh(lease: LeaseState, step: Step) -> None:
-    lease.refreshing = True
-    lease.looks_for_change, lease.list_changed = lease.list_changed, False
-    lease.listed_at = step.now
-    if lease.call_denied:
-        lease.asked_at = step.now
-    step.do(RefreshNow(lease.generation))
-
-
-def _refreshed(life: LifecycleState, lease: LeaseState, event: RefreshSucceeded, step: Step) -> None:
-    lease.refreshing = False
-    lease.failures = 0
-    _open_access(life, lease, step)
-    if event.listing is not None:
-        step.do(Publish(event.listing))
-    _plan_refresh(life, lease, step)
-
-
-def _refresh_failed(life: LifecycleState, lease: LeaseState, event: RefreshFailed, step: Step) -> None:
-    """A denied listing is that request's denial: it says nothing about the connection."""
-    lease.refreshing = False
-    lease.list_changed |= lease.looks_for_change
-    if event.status != "denied":
-        _open_access(life, lease, step)
-        lease.failures += 1
-        _plan_refresh(life, lease, step)
-        return
-    was_shut = lease.shut
-    lease.denials += 1
-    lease.denial = event
-    if not lease.shut:
-        _plan_refresh(life, lease, step)
-        return
-    # Calls and the listing are denied: ask again soon, and send no call before that.
-    waits = life.policy.denied_again
-    delay = waits[min(lease.denials, len(waits)) - 1]
-    life.timers[RefreshDue] = step.now + shortened(delay, life.policy, step.chance)
-    if not was_shut:
-        step.do(Emit(AccessChanged(server=life.server, denied=True, reason=event.reason, at=step.now)))
-
-
-def _check(lease: LeaseState, step: Step) -> None:
-    """Start one liveness check at a time, for any number of failed and unanswered calls."""
-    if not lease.checking:
-        lease.checking = True
-        step.do(CheckLiveness(lease.generation))
-
-
 def adopt_policy(life: LifecycleState, policy: LifecyclePolicy, step: Step) -> None:
     """Use another policy from now on. The connection stays; times planned by the old policy are planned again.
 
@@ -957,15 +787,4 @@ def adopt_policy(life: LifecycleState, policy: LifecyclePolicy, step: Step) -> N
         life.timers.drop(SelfProbeDue)
         life.plan_self_probe(step)
     if life.lease is not None:
-        _adopt_on_lease(life, life.lease, old, step)
-
-
-def _adopt_on_lease(life: LifecycleState, lease: LeaseState, old: LifecyclePolicy, step: Step) -> None:
-    timers, policy = life.timers, life.policy
-    if (stands := timers.get(StandingDue)) is not None:
-        timers[StandingDue] = stands + policy.standing - old.standing
-    if IdleDue in timers:
-        timers[IdleDue] = life.last_used + policy.idle_after
-    if policy.refresh != old.refresh and not lease.refreshing:
-        timers.drop(RefreshDue)
-        _plan_refresh(life, lease, step)
+        adopt_on_lease(life, life.lease, old, step)
