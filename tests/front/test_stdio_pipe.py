@@ -158,7 +158,7 @@ async def test_a_client_that_does_not_read_gets_errors_in_place_of_results_and_i
     client = PipeClient(writer)  # type: ignore[arg-type]
     client.tell("notifications/tools/list_changed", None)
     client.result(b"1", b'{"content":[]}')
-    client.refuse_part(b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"no message"}}')
+    client.write_error(b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"no message"}}')
     with pytest.raises(MCPError, match="the client does not read its messages"):
         client.put_question(b'{"jsonrpc":"2.0","id":5,"method":"roots/list"}')
     told = [(one["id"], one["error"]["message"]) for one in writer.taken]
@@ -198,11 +198,14 @@ class Pipe:
 
 
 @asynccontextmanager
-async def on_the_pipe(hub: Hub, *, leaves: bool = True, **options: Any) -> AsyncIterator[Pipe]:
+async def on_the_pipe(
+    hub: Hub, *, leaves: bool = True, broker: Broker | None = None, **options: Any
+) -> AsyncIterator[Pipe]:
     """Serve a hub on pipes in place of stdin and stdout of this process; afterwards these are as they were.
 
     At the end the client closes its pipe, unless it stays.
     """
+    broker = broker or Broker(hub)
     (stdin, client), (answers, stdout) = os.pipe(), os.pipe()
     kept = os.dup(0), os.dup(1)
     os.dup2(stdin, 0)
@@ -211,7 +214,7 @@ async def on_the_pipe(hub: Hub, *, leaves: bool = True, **options: Any) -> Async
         with anyio.fail_after(60):
             async with reading(answers) as reader, hub, anyio.create_task_group() as tasks:
                 assert await hub.ready(60)
-                tasks.start_soon(lambda: serve_stdio(hub, **options))
+                tasks.start_soon(lambda: serve_stdio(hub, broker=broker, **options))
                 with os.fdopen(client if leaves else os.dup(client), "wb"):
                     yield Pipe(client, reader)
         assert (os.fstat(0).st_ino, os.fstat(1).st_ino) == (os.fstat(stdin).st_ino, os.fstat(stdout).st_ino)
