@@ -293,3 +293,24 @@ async def test_the_waits_are_those_that_status_shows(clinic: Examination, monkey
     assert live.breaker_retry_in is not None
     assert status.breaker.retry_in is not None
     assert -0.5 < live.breaker_retry_in - status.breaker.retry_in < passed + 1.5
+
+
+async def test_the_hubs_state_is_that_of_the_end_of_a_slow_examination(
+    clinic: Examination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = clinic.folder.parent / "home"
+    async with McpPeer() as peer:
+        clinic.configure({"server": {"url": peer.url}})
+        async with served(home, "--config", str(clinic.file)):
+            monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
+            with anyio.fail_after(60):
+                async with ControlClient(find_hub()) as control:
+                    await control.act("server", "reconnect")
+
+                    async def while_the_hub_changes(host: str, port: int) -> tuple[str, ...]:
+                        await control.act("server", "disable")
+                        return (host,)
+
+                    (server,) = (await clinic.all(resolve=while_the_hub_changes)).servers
+    assert server.hub is not None
+    assert (server.hub.state, [one.code for one in server.findings]) == ("disabled", ["HF-HUB-DISABLED"])

@@ -490,6 +490,13 @@ async def test_a_certificate_that_a_runner_does_not_trust_is_told_apart(
     assert not edit.certain, "the system may not trust it either"
 
 
+async def test_the_variable_for_certificates_is_that_of_the_program_that_a_script_runs(clinic: Examination) -> None:
+    (edit,) = (await clinic.found({"command": printing(clinic, "start.sh", "npxcert")})).remedy.edits
+    assert edit.keys == ("env", "NODE_EXTRA_CA_CERTS")
+    (edit,) = (await clinic.found({"command": printing(clinic, "run.sh", "uvxcert")})).remedy.edits
+    assert edit.keys == ("env", "SSL_CERT_FILE")
+
+
 async def test_the_error_before_a_long_usage_text_is_shown(clinic: Examination) -> None:
     usage = "\n".join(f"      --option-{number} string   what it is for" for number in range(30))
     found = await clinic.found(dying(f"Error: no contexts are defined in kubeconfig.\nUsage:\n{usage}\n"))

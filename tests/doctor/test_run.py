@@ -14,7 +14,7 @@ import pytest
 from holdfast.doctor.case import Case, Check, GlobalCheck, GlobalContext, Observation, places_here
 from holdfast.doctor.codes import CODES
 from holdfast.doctor.examine import CHECKS, GLOBAL_CHECKS, Doctor
-from holdfast.doctor.report import Report, ServerReport, read_or_report
+from holdfast.doctor.report import Report, read_or_report
 from tests.doctor.examination import SNAPSHOTS, Examination
 from tests.peers.http_fault import Behaviour, Exchange, Request
 from tests.peers.mcp_http import McpPeer
@@ -95,8 +95,8 @@ async def test_servers_that_do_not_answer_hold_up_nobody(clinic: Examination) ->
     def script(request: Request) -> Behaviour:
         return Behaviour("hold", hold) if "slow" in request.headers.get("x-who", "") else peer.healthy
 
-    def told(report: ServerReport) -> None:
-        done.append(report.id)
+    def told(name: str) -> None:
+        done.append(name)
         if sum(name.startswith("quick") for name in done) == 40:
             others_done.set()
 
@@ -105,7 +105,7 @@ async def test_servers_that_do_not_answer_hold_up_nobody(clinic: Examination) ->
         names = [f"slow{n}" if n % 5 == 0 else f"quick{n}" for n in range(50)]
         clinic.configure({name: {"url": peer.url, "headers": {"X-Who": name}} for name in names})
         with anyio.fail_after(90):
-            report = await Doctor(clinic.reading(), timeout=80).examine(on_server=told)
+            report = await Doctor(clinic.reading(), timeout=80).examine(on_examined=told)
     assert [server.id for server in report.servers] == names
     assert all(name.startswith("quick") for name in done[:40])
     assert {server.health for server in report.servers if server.id.startswith("quick")} == {"healthy"}

@@ -200,7 +200,7 @@ async def _examine(
         examination = holdfast.doctor.Doctor(reading, timeout=seconds, fix=fix, hub_tls=hub_tls)
         return await examination.examine(
             names,
-            on_server=lambda report: progress.done(report.id),
+            on_examined=progress.done,
             on_starting=lambda server, start: progress.starting(server, start.words),
         )
 

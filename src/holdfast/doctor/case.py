@@ -154,32 +154,39 @@ def hub_of(config: Path | None) -> RunningHub | None:
 
 
 class LiveHub:
-    """The state of a running hub at the time of the question."""
+    """The state of a running hub at the time of the last question."""
 
     def __init__(self, found: RunningHub) -> None:
         self.found = found
         self.view: HubView | None = None
         self.error = ""
-        self.asked_at = 0.0
-        """When it answered, on the event loop's clock."""
         self._servers: Mapping[str, Server] = {}
         self.asked = anyio.Event()
         """Set when it answered, or asking failed."""
 
     async def ask(self) -> None:
-        """Ask it for all servers; a failure is kept as a message."""
+        """Ask it for all servers; a failure is kept as a message. The answer takes the place of an earlier one."""
+        view: HubView | None = None
+        servers: Mapping[str, Server] = {}
+        self.error = ""
         try:
             with anyio.fail_after(ASKING_SECONDS):
                 async with ControlClient(self.found) as hub:
-                    self.view = await hub.hub()
-                    self._servers = {server.id: server for server in (await hub.servers()).servers}
-                    self.asked_at = anyio.current_time()
+                    view = await hub.hub()
+                    servers = {server.id: server for server in (await hub.servers()).servers}
         except TimeoutError:
             self.error = f"it did not answer within {ASKING_SECONDS:g} s"
         except HoldfastError as exc:
             self.error = exc.message
         finally:
+            self.view, self._servers = view, servers
             self.asked.set()
+
+    async def ask_again(self) -> None:
+        """Ask a hub that answered what it says now. One that did not answer is not waited for twice."""
+        await self.asked.wait()
+        if self.view is not None:
+            await self.ask()
 
     async def server(self, name: str) -> Server | None:
         """The hub's state of this server; None if the hub does not have it or did not answer."""
@@ -408,6 +415,9 @@ class Check:
     """Checks that must have passed. Otherwise this one is skipped."""
     transports: tuple[str, ...] = ("stdio", "http", "sse", "hub", "")
     only_if: Callable[[Case], bool] = lambda _: True
+    compares: bool = False
+    """Whether it compares what the other checks saw with a state that changes meanwhile: it runs when all servers are
+    examined."""
 
     def applies(self, case: Case) -> bool:
         """Whether the check applies to this server."""

@@ -3,7 +3,8 @@
 Theory of operation. The checks that concern no server come first: with ``--fix`` they repair files that the servers
 need, such as the token store. Then each server is examined in a task of its own, check after check in the order of
 ``CHECKS``. A check whose needs did not pass is skipped, so one cause gives one finding and not ten. A running hub is
-asked meanwhile; the last check compares it with what was seen.
+asked meanwhile. It is asked again when every server is examined, which may be minutes later. The last check compares
+that answer with what was seen, so the report shows what ``status`` shows now.
 
 All checks of a server share one deadline. A check gets ``GRACE_SECONDS`` more, because its own report of a timeout says
 what it waited for. Doctor starts many processes: a command that ran out of time beside more of them than there are
@@ -20,6 +21,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import anyio
 import anyio.abc
@@ -27,7 +29,7 @@ import anyio.abc
 from holdfast._version import __version__
 from holdfast.auth import Logins, TokenStore
 from holdfast.config import ConfigReading, Definition, ServerSpec
-from holdfast.core import Redactor, command_line, mask_url, to_milliseconds
+from holdfast.core import Redactor, command_line, mask_url
 from holdfast.doctor.case import (
     HOLD_SECONDS,
     Case,
@@ -73,7 +75,7 @@ from holdfast.doctor.report import (
 from holdfast.hub import DialLimit, OnStarting, default_state_file, is_shown, report_starts
 from holdfast.wire import Dialer, HubTls, Warden
 
-__all__ = ["CHECKS", "GLOBAL_CHECKS", "Doctor", "OnServer"]
+__all__ = ["CHECKS", "GLOBAL_CHECKS", "Doctor", "OnExamined"]
 
 _EITHER = (
     "HF-CUT",
@@ -226,6 +228,7 @@ CHECKS: Sequence[Check] = (
         id="hub",
         looks_at="the server's state in a running hub, and why it may differ from this examination",
         only_if=lambda case: case.tools.hub is not None,
+        compares=True,
         finds=("HF-HUB-DIFFERS", "HF-HUB-BREAKER", "HF-HUB-DISABLED"),
         look=look_at_hub,
     ),
@@ -258,8 +261,17 @@ GLOBAL_CHECKS: Sequence[GlobalCheck] = (
 GRACE_SECONDS = 3.0
 """Seconds beyond the deadline that a check gets to report its own timeout, which says more than a cancellation."""
 
-OnServer = Callable[[ServerReport], None]
-"""Called with each server's report when it is complete."""
+OnExamined = Callable[[str], None]
+"""Called with the name of each server when its own checks are done."""
+
+
+class _Examined(NamedTuple):
+    """What was seen of a server, before it is compared with a running hub."""
+
+    case: Case
+    results: Mapping[str, CheckResult]
+    elapsed_ms: float
+    is_disabled: bool
 
 
 class Doctor:
@@ -290,7 +302,7 @@ class Doctor:
         self,
         names: Sequence[str] = (),
         *,
-        on_server: OnServer | None = None,
+        on_examined: OnExamined | None = None,
         on_starting: OnStarting | None = None,
     ) -> Report:
         """Examine all enabled servers, or those named; ``on_starting`` gets the processes that have not answered."""
@@ -306,12 +318,11 @@ class Doctor:
             tools = self._tools(warden, timers, store, whole, hub, chosen)
             if on_starting is not None:
                 timers.start_soon(report_starts, tools.probes, on_starting)
-            servers = await self._examine_all(chosen, tools, on_server, named=bool(names))
+            examined = await self._examine_all(chosen, tools, on_examined, named=bool(names))
             if hub is not None:
-                await hub.asked.wait()
+                await hub.ask_again()
+            servers = tuple([await self._report(one) for one in examined])
             timers.cancel_scope.cancel()
-        if hub is not None:
-            servers = tuple(_with_times_of_now(server, anyio.current_time() - hub.asked_at) for server in servers)
         of_hub = _hub_findings(hub) if hub is not None else ()
         return Report(
             holdfast=__version__,
@@ -373,21 +384,22 @@ class Doctor:
     # Checks of one server
 
     async def _examine_all(
-        self, chosen: Sequence[Definition], tools: Tools, on_server: OnServer | None, *, named: bool
-    ) -> tuple[ServerReport, ...]:
-        reports: dict[str, ServerReport] = {}
+        self, chosen: Sequence[Definition], tools: Tools, on_examined: OnExamined | None, *, named: bool
+    ) -> list[_Examined]:
+        examined: dict[str, _Examined] = {}
 
         async def examine_one(definition: Definition) -> None:
-            report = reports[definition.server.id] = await self._examine(definition, tools, named=named)
-            if on_server is not None:
-                on_server(report)
+            examined[definition.server.id] = await self._examine(definition, tools, named=named)
+            if on_examined is not None:
+                on_examined(definition.server.id)
 
         async with anyio.create_task_group() as tasks:
             for definition in chosen:
                 tasks.start_soon(examine_one, definition, name=f"examine {definition.server.id}")
-        return tuple(reports[definition.server.id] for definition in chosen)
+        return [examined[definition.server.id] for definition in chosen]
 
-    async def _examine(self, definition: Definition, tools: Tools, *, named: bool) -> ServerReport:
+    async def _examine(self, definition: Definition, tools: Tools, *, named: bool) -> _Examined:
+        """Run all checks but those that compare."""
         began = anyio.current_time()
         server = definition.server
         case = Case(
@@ -397,26 +409,35 @@ class Doctor:
             deadline=began + self._seconds(server),
             redactor=Redactor(server.secrets),
         )
-        if not server.enabled and not named:
-            return ServerReport(id=server.id, transport=case.transport, target=case.target, health="disabled")
         results: dict[str, CheckResult] = {}
-        for check in self._checks:
-            if check.applies(case):
+        is_disabled = not server.enabled and not named
+        for check in () if is_disabled else self._checks:
+            if check.applies(case) and not check.compares:
                 result = results[check.id] = await self._result(check, case, results)
                 case.learned.failed |= result.status == "failed"
         _drop_repeated(results)
         if self._fix and case.learned.renewed:
             words = case.redactor.mask(case.learned.renewed)
             self._repairs.append(Repaired(code="HF-LOGIN-RENEWED", server=server.id, done=True, words=words))
+        return _Examined(case, results, _ms(began), is_disabled)
+
+    async def _report(self, examined: _Examined) -> ServerReport:
+        """Run the checks that compare, and report on the server."""
+        case, results = examined.case, dict(examined.results)
+        if examined.is_disabled:
+            return ServerReport(id=case.id, transport=case.transport, target=case.target, health="disabled")
+        for check in self._checks:
+            if check.applies(case) and check.compares:
+                results[check.id] = await self._result(check, case, results)
         return ServerReport(
-            id=server.id,
+            id=case.id,
             transport=case.transport,
             target=case.target,
             health=_health(results),
             tools=_tool_count(case),
             checks=tuple(results.values()),
             hub=case.learned.live,
-            elapsed_ms=_ms(began),
+            elapsed_ms=examined.elapsed_ms,
         )
 
     @property
@@ -480,19 +501,6 @@ def _drop_repeated(results: dict[str, CheckResult]) -> None:
         return
     left = tuple(one for one in login.findings if one.code != "HF-LOGIN-SETTINGS")
     results["login"] = login.model_copy(update={"findings": left})
-
-
-def _with_times_of_now(server: ServerReport, passed: float) -> ServerReport:
-    """The report with the hub's waits as ``status`` shows them now, not as they were when the hub was asked."""
-    live = server.hub
-    if live is None:
-        return server
-    waits = {"retry_in": _less(live.retry_in, passed), "breaker_retry_in": _less(live.breaker_retry_in, passed)}
-    return server.model_copy(update={"hub": live.model_copy(update=waits)})
-
-
-def _less(seconds: float | None, passed: float) -> float | None:
-    return to_milliseconds(max(seconds - passed, 0.0)) if seconds is not None else None
 
 
 def _is_in_doubt(server: ServerReport) -> bool:

@@ -653,11 +653,20 @@ AUTHORITIES = (
 """Where systems keep the certificates of the authorities that they trust."""
 
 
+_NODE_SAYS = re.compile(
+    r"^npm (?:error|ERR!)|^Node\.js v\d|\b(?:SELF_SIGNED_CERT_IN_CHAIN|DEPTH_ZERO_SELF_SIGNED_CERT"
+    r"|UNABLE_TO_GET_ISSUER_CERT(?:_LOCALLY)?|UNABLE_TO_VERIFY_LEAF_SIGNATURE)\b",
+    re.MULTILINE,
+)
+"""What Node and npm print beside such an error, also where a script or a shell started them."""
+
+
 async def _certificate(end: _End, need: Need) -> Finding:
     """A program that does not know who signed a certificate, often that of a company's proxy."""
     of = f" of {quoted_name(need.names[0])}" if need.names else ""
     words = f": it does not trust the certificate{of}"
-    name = "NODE_EXTRA_CA_CERTS" if end.runner.startswith(("npx", "npm", "node", "bun")) else "SSL_CERT_FILE"
+    is_node = end.runner.startswith(("npx", "npm", "node", "bun")) or _NODE_SAYS.search(end.stderr)
+    name = "NODE_EXTRA_CA_CERTS" if is_node else "SSL_CERT_FILE"
     if name in environment_of(end.case.spec):
         return end.by_hand(
             "HF-EXIT-CERTIFICATE",
