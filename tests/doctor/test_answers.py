@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -276,10 +275,34 @@ async def test_tools_that_clients_refuse_are_named_and_hiding_them_is_the_cure(
         server = await clinic.one({"url": peer.url})
         assert server.health == "warned"
         clinic.matches("tools_odd", server.findings)
-        hidden = [name for found in server.findings for name in json.loads(found.remedy.edits[0].value)]
-        clinic.configure({"server": {"url": peer.url, "tools": {"exclude": hidden}}})
+        # One edit for all of them: pasted one after the other, two of the same key would be one too many.
+        assert [len(found.remedy.edits) for found in server.findings] == [1, 0, 0]
+        clinic.carry_out(server.findings[0])
         after = await clinic.one()
     assert [found.code for found in after.findings] == []
+    assert after.tools == 1
+
+
+HOSTILE_NAMES = ("", "*", "f[i]ne", "f?ne", "a b", "hidden\u202e\U000e0041", "\x1b[2J\x9b")
+
+
+@pytest.mark.requirement("DOC-8", "MSG-11")
+@pytest.mark.parametrize(
+    "tools",
+    [{}, ["*"], ["f*", "**"], {"include": ["*"], "exclude": ["other"]}],
+    ids=["nothing", "list", "two", "object"],
+)
+async def test_the_edit_that_hides_tools_hides_these_and_no_other_whatever_their_names_are(
+    clinic: Examination, monkeypatch: pytest.MonkeyPatch, tools: object
+) -> None:
+    listed = [tool("fine"), *(tool(name) for name in HOSTILE_NAMES)]
+    async with McpPeer() as peer:
+        monkeypatch.setattr(peer.mind, "_list", lambda message: peer.mind._complete(message, {"tools": listed}))
+        found = await clinic.found({"url": peer.url, **({"tools": tools} if tools else {})})
+        assert not {"\u202e", "\x1b", "\x9b", "\U000e0041"} & set(found.remedy.edits[0].paste)
+        clinic.carry_out(found)
+        after = await clinic.one()
+    assert (after.findings, after.tools) == ((), 1)
 
 
 @pytest.mark.requirement("LOAD-9")

@@ -8,9 +8,7 @@ line is cut, because a program or ``grep`` needs the whole line.
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +20,7 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.core import INVISIBLE, Redactor, counted, plain, span
+from holdfast.core import Redactor, counted, plain, span, visible_json
 
 if TYPE_CHECKING:
     from holdfast.types import MCPServerLoadOutcome
@@ -143,20 +141,8 @@ def print_json_line(value: Mapping[str, object]) -> None:
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:
-    """JSON that a terminal can show. A program reads the same value as without the escapes.
-
-    Escaped are characters that a terminal obeys, or that a reader does not see: C1 controls, directions, zero width
-    and tag characters.
-    """
-    text = json.dumps(value, indent=indent, ensure_ascii=_ascii_only())
-    return _UNSEEN.sub(_escaped, text)
-
-
-_UNSEEN = re.compile(f"[\x7f-\x9f]|{INVISIBLE.pattern}")
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return json.dumps(found[0])[1:-1] if found[0] > "\x7f" else "\\u007f"
+    """JSON that this terminal can show."""
+    return visible_json(value, indent=indent, ascii_only=_ascii_only())
 
 
 def _ascii_only() -> bool:

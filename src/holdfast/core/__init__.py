@@ -181,6 +181,7 @@ if TYPE_CHECKING:
         quoted_line as quoted_line,
         quoted_name as quoted_name,
         secrets_in_url as secrets_in_url,
+        visible_json as visible_json,
     )
     from holdfast.core.remedies import (
         Facts as Facts,

@@ -72,6 +72,7 @@ __all__ = [
     "quoted_line",
     "quoted_name",
     "secrets_in_url",
+    "visible_json",
 ]
 
 SHOWN = 200
@@ -94,6 +95,22 @@ _CONTROL = re.compile(r"\x1b\[[0-?]*+[ -/]*+[@-~]|\x1b\][^\x07\x1b]*+(?:\x07|\x1
 def plain(text: str) -> str:
     """``text`` without terminal sequences, control characters and invisible ones; line ends and tabs stay."""
     return INVISIBLE.sub("", _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
+
+
+def visible_json(value: object, *, indent: int | None = None, ascii_only: bool = False) -> str:
+    """JSON that a terminal can show. A program reads the same value as without the escapes.
+
+    Escaped are characters that a terminal obeys, or that a reader does not see: C1 controls, directions, zero width
+    and tag characters.
+    """
+    return _UNSEEN.sub(_escaped, json.dumps(value, indent=indent, ensure_ascii=ascii_only))
+
+
+_UNSEEN = re.compile(f"[\x7f-\x9f]|{INVISIBLE.pattern}")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1] if found[0] > "\x7f" else "\\u007f"
 
 
 def quoted_line(text: str, most: int = SHOWN) -> str:

@@ -13,7 +13,6 @@ A server that is slow because doctor starts sixty others beside it is not a slow
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -30,7 +29,7 @@ import anyio.abc
 from holdfast.auth import Logins, TokenStore
 from holdfast.config import ConfigReading, Definition, Document, KeyPath, ServerSpec, Settings, joined
 from holdfast.control import URL_VARIABLE, ControlClient, HubView, RunningHub, Server, find_hub, running_hubs
-from holdfast.core import Redactor, command_line, is_loopback, mask_url
+from holdfast.core import Redactor, command_line, is_loopback, mask_url, visible_json
 from holdfast.doctor.report import Edit, Finding, LiveState, ask_for, open_at, shell
 from holdfast.errors import HoldfastError, NoHub
 from holdfast.hub import DialLimit
@@ -375,7 +374,7 @@ def edit_at(document: Document, path: KeyPath, keys: KeyPath, value: object, *, 
     insert = there != path and count is not None
     if there != path and count is None:  # a value that is not an object is in the way: it is replaced
         written = {path[len(there)]: written}
-    text = json.dumps(written, ensure_ascii=False)
+    text = visible_json(written)
     comma = "," if count else ""
     return Edit(
         action="insert" if insert else "replace",
@@ -383,8 +382,8 @@ def edit_at(document: Document, path: KeyPath, keys: KeyPath, value: object, *, 
         key=joined(path),
         keys=keys,
         path=path,
-        value=json.dumps(value, ensure_ascii=False),
-        paste=f"{json.dumps(str(path[len(there)]), ensure_ascii=False)}: {text}{comma}" if insert else text,
+        value=visible_json(value),
+        paste=f"{visible_json(str(path[len(there)]))}: {text}{comma}" if insert else text,
         certain=certain,
     )
 

@@ -7,6 +7,7 @@ its state in a running hub.
 
 from __future__ import annotations
 
+import glob
 import re
 import socket
 import sqlite3
@@ -540,24 +541,28 @@ def _hidden(case: Case, count: int) -> Finding:
 
 
 def _faults(case: Case, names: list[str], listed: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
-        yield _at_fault(case, "HF-TOOLS-DUPLICATE", f"more than one tool is named {_some(twice)}", twice)
-    if odd := [name for name in listed if not _ACCEPTED_NAME.fullmatch(name)]:
-        yield _at_fault(
-            case,
-            "HF-TOOLS-NAME",
-            f"clients accept tool names of at most 64 letters, digits, _ and -; not {_some(odd)}",
-            odd,
-        )
+    """What is wrong with tools. One edit hides them all: two would be for the same key."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    odd = [name for name in listed if not _ACCEPTED_NAME.fullmatch(name)]
     invalid = {name: why for name, raw in listed.items() if (why := _schema_fault(raw))}
+    told = []
+    if twice:
+        told.append(("HF-TOOLS-DUPLICATE", f"more than one tool is named {_some(twice)}"))
+    if odd:
+        accepted = "clients accept tool names of at most 64 letters, digits, _ and -"
+        told.append(("HF-TOOLS-NAME", f"{accepted}; not {_some(odd)}"))
     if invalid:
         first, why = next(iter(invalid.items()))
-        yield _at_fault(
-            case,
-            "HF-TOOLS-SCHEMA",
-            f"the schema of {_some(list(invalid))} is not valid JSON Schema ({quoted_name(first)}: {why})",
-            list(invalid),
-        )
+        words = f"the schema of {_some(list(invalid))} is not valid JSON Schema ({quoted_name(first)}: {why})"
+        told.append(("HF-TOOLS-SCHEMA", words))
+    for number, (code, words) in enumerate(told):
+        text = "this is a bug in the server: report it to its authors"
+        if number == 0:
+            text += "; until it is fixed, hide " + ("all tools that are at fault" if len(told) > 1 else "these tools")
+            yield finding(code, words, text, edits=(_hide(case, list(dict.fromkeys([*twice, *odd, *invalid]))),))
+        else:
+            text += "; the edit above hides these tools too, and this command writes it"
+            yield finding(code, words, text, command_line("doctor", server=case.id, options=("--fix",)))
 
 
 def _cut_names(case: Case, listed: Iterable[str]) -> Iterator[Finding]:
@@ -584,22 +589,21 @@ def _who_cut(server: str, names: list[str]) -> str:
     return ", ".join(sorted({client for name in names for client in cutting_clients(server, name)}))
 
 
-def _at_fault(case: Case, code: str, words: str, names: list[str]) -> Finding:
-    return finding(
-        code,
-        words,
-        "this is a bug in the server: report it to its authors; until it is fixed, hide these tools",
-        edits=(_hide(case, names),),
-    )
-
-
 def _hide(case: Case, names: list[str]) -> Edit:
-    """The edit that hides tools and keeps what the definition says already."""
-    tools = case.definition.given.get("tools")
-    if isinstance(tools, list):
-        return case.edit("tools", {"include": tools, "exclude": names})
-    hidden = tools.get("exclude") if isinstance(tools, dict) else None
-    return case.edit("tools.exclude", [*(hidden if isinstance(hidden, list) else ()), *names])
+    """The edit that hides these tools, and no other, and keeps what the definition says already."""
+    given = case.definition.given.get("tools")
+    tools = given if isinstance(given, dict) else {"include": given} if isinstance(given, list) else {}
+    # A name may have characters that mean something in a pattern.
+    exclude = [*_words(tools.get("exclude")), *(glob.escape(name) for name in names if name)]
+    if "" not in names and not isinstance(given, list):
+        return case.edit("tools.exclude", exclude)
+    # No pattern of `exclude` is empty: a tool without a name is hidden by what the others have.
+    include = ["?*" if set(pattern) == {"*"} else pattern for pattern in _words(tools.get("include")) or ["*"]]
+    return case.edit("tools", {**tools, "include": include, **({"exclude": exclude} if exclude else {})})
+
+
+def _words(value: object) -> list[str]:
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
 
 def _some(names: list[str]) -> str:

@@ -36,7 +36,7 @@ from holdfast.config import (
     set_member,
 )
 from holdfast.control import running_hubs
-from holdfast.core import MASK, Evidence, Redactor, classify_evidence, telling_line
+from holdfast.core import MASK, Evidence, Redactor, classify_evidence, telling_line, visible_json
 from holdfast.doctor.codes import CODES, Code, Severity
 from holdfast.errors import (
     ConfigError,
@@ -189,7 +189,7 @@ def in_order(edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
     ordered = []
     for edit in sorted(edits, key=_position, reverse=True):
         if edit.action == "insert":
-            text = json.dumps(members.pop(edit.place, {}), ensure_ascii=False)[1:-1]
+            text = visible_json(members.pop(edit.place, {}))[1:-1]
             comma = "," if text and edit.paste.endswith(",") else ""
             edit = edit.model_copy(update={"paste": text + comma})  # noqa: PLW2901 - the same edit, with its text
         ordered.append(edit)
