@@ -450,12 +450,17 @@ async def test_an_installation_of_npx_that_was_cut_off_is_removed_before_the_nex
     clinic.matches("npx_incomplete", found)
 
 
+@pytest.mark.parametrize("said", ["", "npm warn deprecated node-domexception@1.0.0: use the platform's own"])
 async def test_a_silent_npx_that_did_not_finish_its_installation_is_told_apart(
-    clinic: Examination, monkeypatch: pytest.MonkeyPatch
+    clinic: Examination, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
+    """Warnings of npm come where all is well too: they say nothing of the reason."""
     monkeypatch.setenv("HOME", str(clinic.folder))
-    silent = {"command": script(clinic.folder, "npx", "#!/bin/sh\nexit 1\n"), "args": ["-y", "mcp-mermaid"]}
-    assert (await clinic.found(silent)).code == "HF-EXITED"
+    program = f'#!/bin/sh\necho "{said}" >&2\nexit 1\n'
+    silent = {"command": script(clinic.folder, "npx", program), "args": ["-y", "mcp-mermaid"]}
+    found = await clinic.found(silent)
+    assert found.code == "HF-EXITED"
+    assert found.remedy.text.startswith("it printed no error; ")
     installed = clinic.folder / ".npm" / "_npx" / "b229ae5a79c0ddcd"  # npx's own name for `mcp-mermaid`
     installed.mkdir(parents=True)
     found = await clinic.found(silent)

@@ -162,6 +162,7 @@ if TYPE_CHECKING:
         NeedKind as NeedKind,
         hint_for as hint_for,
         need_of as need_of,
+        says_nothing as says_nothing,
         telling_line as telling_line,
     )
     from holdfast.core.redact import (

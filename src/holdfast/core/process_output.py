@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.core.messages import command_line
 
-__all__ = ["Need", "NeedKind", "hint_for", "need_of", "telling_line"]
+__all__ = ["Need", "NeedKind", "hint_for", "need_of", "says_nothing", "telling_line"]
 
 NeedKind: TypeAlias = Literal[
     "variable",
@@ -81,6 +81,11 @@ class Need(NamedTuple):
 def need_of(text: str) -> Need | None:
     """What the output says that the process needs; None if it does not say."""
     return _read(text).need
+
+
+def says_nothing(text: str) -> bool:
+    """Whether the output has only lines that are printed where all is well too, such as npm's warnings."""
+    return not _useful([line for line in text.splitlines() if line.strip() and not _NEWS.search(line)])
 
 
 def telling_line(text: str) -> str:
@@ -157,8 +162,12 @@ def _read(text: str) -> _Said:
     for recognise in _RECOGNISERS:
         if (found := recognise(lines)) is not None:
             return found
-    useful = [line for line in lines if not _BORING.search(line)]
+    useful = _useful(lines)
     return _Said(_clean((useful or lines or [""])[-1]))
+
+
+def _useful(lines: Sequence[str]) -> list[str]:
+    return [line for line in lines if not _BORING.search(line)]
 
 
 _NEWS = re.compile(r"^npm notice\b")

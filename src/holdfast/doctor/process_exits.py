@@ -43,6 +43,7 @@ from holdfast.core import (
     need_of,
     quoted,
     quoted_name,
+    says_nothing,
     telling_line,
 )
 from holdfast.doctor.case import SAME_ENVIRONMENT, Case
@@ -300,9 +301,10 @@ class _End:
 
 
 def _plain(end: _End) -> Finding:
-    if not end.tail and end.runner == "npx" and (unfinished := _unfinished(end)):
+    is_silent = says_nothing(end.stderr)
+    if is_silent and end.runner == "npx" and (unfinished := _unfinished(end)):
         return unfinished
-    text = "its output says what it needs" if end.tail else "it printed no error"
+    text = "it printed no error" if is_silent else "its output says what it needs"
     return end.by_hand("HF-EXITED", "", f"{text}; this command runs it again")
 
 
