@@ -108,6 +108,8 @@ async def test_a_hub_that_was_closed_before_it_was_opened_stays_closed(stdio_pee
     with pytest.raises(HubClosed):
         async with hub:
             raise AssertionError("a closed hub is not opened")
+    with anyio.fail_after(5):
+        assert [record async for record in hub.events()] == [], "no record will come"
     assert child.starts == 0
 
 

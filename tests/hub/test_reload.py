@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.from_thread
 import anyio.lowlevel
 import pytest
 
-from holdfast.config import read_file
+from holdfast.access import Policy
+from holdfast.config import AccessSettings, Config, read_file
 from holdfast.config.read import config_from_mapping, load_config
 from holdfast.core.catalog import Item, Listing
 from holdfast.hub import reload
@@ -374,3 +376,23 @@ async def test_an_edit_that_breaks_many_servers_writes_a_short_log(
     assert max(map(len, told)) < 400
     assert any("and 90 more" in line for line in told)
     assert any("80 more problems" in line for line in told)
+
+
+@pytest.mark.requirement("LIFE-20")
+async def test_a_listing_that_comes_while_new_rules_are_made_is_not_replaced_by_an_older_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def edited(**settings: object) -> Config:
+        return config_from_mapping({"mcpServers": {"a": {"command": "x", "enabled": False}}, "holdfast": settings})
+
+    async with Hub(edited()) as hub:
+
+        def make(settings: AccessSettings) -> Policy:
+            anyio.from_thread.run_sync(
+                hub.registry.publisher.publish, Listing(server="a", generation=1, tools=(Item("new"),))
+            )
+            return Policy(settings)
+
+        monkeypatch.setattr(reload, "Policy", make)
+        await hub.apply(edited(access={"default": "allow"}))
+        assert [tool.name for tool in hub.catalog.tools] == ["a__new"]

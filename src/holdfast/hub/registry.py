@@ -336,7 +336,9 @@ class SlotRegistry:
             for slot in self.all_slots():
                 slot.handle(on.ShutdownRequested())
             if self.context is None or self.context.tasks.cancel_scope.cancel_called:
-                self.all_closed.set()  # a task that failed has ended all others; `leave` raises its failure
+                # It was never opened, or a task that failed has ended all others; `leave` raises its failure.
+                self.journal.close()
+                self.all_closed.set()
             else:
                 self.context.tasks.start_soon(_finish, self, last, name="hub close")
         await self.all_closed.wait()

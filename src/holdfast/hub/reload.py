@@ -161,10 +161,11 @@ async def apply_config(registry: SlotRegistry, context: SlotContext, config: Con
     before = registry.config
     applied = config_applied(before, config, at=registry.clock.now())
     fresh = await _made_slots(registry, replace(context, settings=config.settings), config, applied.added)
-    arranged = await registry.publisher.arranged(config)
     policy = registry.policy
     if config.settings.access != policy.settings:
         policy = await anyio.to_thread.run_sync(Policy, config.settings.access)  # conditions take time to compile
+    # The last wait: the catalog is made of the one of that moment, and must not replace a newer one.
+    arranged = await registry.publisher.arranged(config)
     if registry.is_closing:
         return None
     # The waits are over. From here to ``replace`` no other task runs, so no reader sees half of the edit.
