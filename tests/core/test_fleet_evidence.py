@@ -67,3 +67,9 @@ def test_a_value_that_no_replica_writes_is_read_as_the_nearest_that_one_does(
 )
 def test_a_record_that_is_not_whole_says_nothing(value: object) -> None:
     assert evidence_event(record(value), "d") is None
+
+
+@pytest.mark.requirement("FLEET-3")
+@pytest.mark.parametrize(("key", "value"), [("attempts", float("inf")), ("retry_in", 10**400)], ids=["endless", "huge"])
+def test_a_number_that_is_beyond_all_bounds_says_nothing(key: str, value: object) -> None:
+    assert evidence_event(record({**evidence_value(on.PeerTripped(), "d"), key: value}), "d") is None

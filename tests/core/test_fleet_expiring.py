@@ -20,6 +20,7 @@ def test_only_records_of_sessions_end_and_one_that_says_nothing_is_over_at_once(
     assert expires_at(record("switch/x", 5)) is None
     assert expires_at(record("session/x", 5)) == 5.0
     assert expires_at(FleetRecord("ended/x", stamp(1, "a"), "nonsense")) == 0.0
+    assert expires_at(record("session/x", "1" + "0" * 400)) == 0.0
 
 
 def test_keys_are_over_in_the_order_of_their_ends_and_a_later_version_lives_longer() -> None:

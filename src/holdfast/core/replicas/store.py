@@ -193,7 +193,7 @@ def evidence_event(record: FleetRecord, definition: str) -> Event | None:
             answers=told["answers"] is True,
             by_calls=told["by_calls"] is True,
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
@@ -208,7 +208,7 @@ def expires_at(record: FleetRecord) -> float | None:
         return None
     try:
         return float(json.loads(record.value)["until"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return 0.0
 
 
