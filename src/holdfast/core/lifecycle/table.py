@@ -7,8 +7,9 @@ A pair in neither raises ``IllegalTransition`` before anything has changed.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import TypeAlias
 
@@ -237,20 +238,13 @@ _ENDINGS = frozenset({RemoveRequested, ShutdownRequested})
 
 def diagram() -> str:
     """The table as a Mermaid state diagram, one line for each pair of states."""
-    lines = [f"    {old.shown} --> {new.shown}: {', '.join(words)}" for old, new, words in _edges()]
-    return "\n".join(["stateDiagram-v2", f"    [*] --> {State.DISCONNECTED.shown}", *lines])
-
-
-def _edges() -> Iterator[tuple[State, State, list[str]]]:
-    for old, row in MOVES.items():
-        for new in State:
-            words = [_words(event) for event, to in row.items() if to is new and event not in _ENDINGS]
-            if words:
-                yield old, new, words
-
-
-def _words(event: type[Event]) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", " ", event.__name__).lower()
+    lines = ["stateDiagram-v2", f"    [*] --> {State.DISCONNECTED.shown}"]
+    for old, new in itertools.product(MOVES, State):
+        events = [event.__name__ for event, to in MOVES[old].items() if to is new and event not in _ENDINGS]
+        if events:
+            words = (re.sub(r"(?<!^)(?=[A-Z])", " ", name).lower() for name in events)
+            lines.append(f"    {old.shown} --> {new.shown}: {', '.join(words)}")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
