@@ -162,11 +162,6 @@ class Attribution(OwnerRelay):
     def _updated(self, server: str, uri: str) -> None:
         self.announcer.updated(server, uri)
 
-    def caller_of(self, client: Client, server: str) -> Call | Client:
-        """A client's call to this server if one is in flight, else the client itself."""
-        own = [call for call in self.calls if call.server == server and call.client.owner == client.owner]
-        return own[-1] if own else client
-
     def announce_roots(self) -> list[Slot]:
         """The servers that read the roots of no client or of another one: once they are told, they ask again."""
         found = []
@@ -237,9 +232,10 @@ class ClientRelay(OwnerRelay):
         return without_task_capabilities(self._client.capabilities)
 
     def _whose(self, server: str) -> Call | Client:
-        # The client itself, or the session that was rebuilt for it.
-        now = self._attribution.clients.get(self._client.owner, self._client)
-        return self._attribution.caller_of(now, server)
+        owner, calls = self._client.owner, self._attribution.calls
+        own = [call for call in calls if call.server == server and call.client.owner == owner]
+        # Without a call it is the client itself, or the session that was rebuilt for it.
+        return own[-1] if own else self._attribution.clients.get(owner, self._client)
 
     def _updated(self, server: str, uri: str) -> None:
         self._attribution.announcer.updated(server, uri, only=self._client.owner)

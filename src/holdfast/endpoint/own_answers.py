@@ -437,10 +437,14 @@ class OwnTools:
             links=call.client.modern or call.version >= LINKS_SINCE,
         )
 
-    async def kept_contents(self, call: Call, uri: str) -> RawObject | None:
-        """The contents of the resource that a shortened result links to; None if there is no such result."""
+    async def kept_result(self, call: Call) -> RawObject:
+        """The contents of the resource that a shortened result links to."""
+        uri = text_of(call.params["uri"]) or ""
         await self._check_home(uri.removeprefix(RESULTS_URI), call.bound_to)
-        return await self._kept.contents(uri, call.bound_to)
+        kept = await self._kept.contents(uri, call.bound_to)
+        if kept is None:
+            raise not_listed(call, self._view, Kind.RESOURCE, Unknown(uri, ()))
+        return kept
 
     async def _check_home(self, handle: object, principal: str) -> None:
         """Raise ``LivesElsewhere`` if another replica keeps the result with this handle."""

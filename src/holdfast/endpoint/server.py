@@ -331,7 +331,7 @@ class Router:
         if uri == STATUS_URI:
             return self._own_tools.status_contents(call.view)
         if uri.startswith(RESULTS_URI):
-            return self._kept_result
+            return self._own_tools.kept_result
         key = self._found(call, Kind.RESOURCE, uri)
         call.to(key.server, {**call.params, "uri": dumps(key.original)}, repeatable=True)
         return None
@@ -368,14 +368,6 @@ class Router:
         if not isinstance(found, NameKey):
             raise not_listed(call, self._view, kind, found)
         return found
-
-    async def _kept_result(self, call: Call) -> RawObject:
-        """The resource that a shortened result links to."""
-        uri = text_of(call.params["uri"]) or ""
-        kept = await self._own_tools.kept_contents(call, uri)
-        if kept is None:
-            raise not_listed(call, self._view, Kind.RESOURCE, Unknown(uri, ()))
-        return kept
 
 
 def _route_inner(call: Call, view: View, name: str, arguments: Bytes | None) -> Answerer:

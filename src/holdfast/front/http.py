@@ -156,7 +156,8 @@ class McpPaths:
             reply.plain(found.status, dumps(found.body), lines.encode("latin-1"))
             return None
         request.principal = found
-        server = None if request.head.path == "/mcp" else _server_named(request.head.raw_path)
+        # In ``/servers/{id}/mcp`` a coded slash is part of the name: registries give such names.
+        server = None if request.head.path == "/mcp" else unquote(request.head.raw_path.decode("ascii").split("/")[2])
         settings = self._front.hub.registry.config.settings
         address: EndpointAddress | str = EndpointAddress(server, settings.tools)
         if request.head.query:
@@ -174,11 +175,6 @@ class McpPaths:
             # The task of this connection has the context until its next request.
             attach(extract(request.headers, Context()))
         return endpoint
-
-
-def _server_named(raw_path: bytes) -> str:
-    """The server in ``/servers/{id}/mcp``. A coded slash is part of its name: registries give such names."""
-    return unquote(raw_path.decode("ascii").split("/")[2])
 
 
 def _is_there(view: View, server: str, principal: Principal) -> bool:

@@ -253,7 +253,7 @@ class Handshakes:
         assert task is not None  # noqa: S101 - a coroutine runs in one
         async with asyncio.timeout(HANDSHAKE_SECONDS):
             await self._readable(connection)
-            if _speaks_http(connection):
+            if connection.recv(4, socket.MSG_PEEK) in _METHODS:  # plain HTTP: it gets an answer that it can read
                 connection.recv(1 << 16)  # unread bytes would make the close a reset, and the answer is lost with it
                 connection.send(_NO_TLS)
                 raise ConnectionAbortedError
@@ -291,11 +291,6 @@ def _record_size(head: bytes) -> int:
     if len(head) < _RECORD_HEAD or head[0] != _HANDSHAKE:
         return _RECORD_HEAD
     return _RECORD_HEAD + min(int.from_bytes(head[3:5], "big"), _LARGEST_RECORD)
-
-
-def _speaks_http(connection: socket.socket) -> bool:
-    """Whether a client begins with a request in plain HTTP: it gets an answer that it can read."""
-    return connection.recv(4, socket.MSG_PEEK) in _METHODS
 
 
 IN_A_TURN: Final = 2
