@@ -214,6 +214,24 @@ async def test_the_next_end_is_reported_and_no_end_twice(tmp_path: Path) -> None
 
 
 @pytest.mark.requirement("LIFE-18")
+@pytest.mark.requirement("SEC-11")
+async def test_of_all_ends_in_the_file_only_the_latest_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_store, "MOST_ENDED", 3)
+    mine, other = (SessionStore(tmp_path / "s.sqlite") for _ in range(2))
+    ends, reported = [bytes([number]) * 16 for number in range(6)], list[bytes]()
+    for at, session in enumerate(ends[:5]):
+        await mine.save(session, _record(ended=True, seen=float(at)))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(other.run, reported.append, lambda *_: None)
+        await came_true(lambda: len(reported) >= 3)
+        await mine.save(ends[5], _record(ended=True, seen=5.0))
+        await came_true(lambda: ends[5] in reported)
+        tasks.cancel_scope.cancel()
+    assert sorted(reported) == ends[2:]
+
+
 async def test_lists_that_could_not_be_written_are_known_beside_those_that_were(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     store = SessionStore(folder / "s.sqlite")

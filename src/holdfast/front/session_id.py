@@ -38,6 +38,7 @@ from holdfast.files import FileStamp, NotPrivate, file_stamp, make_secret, read_
 from holdfast.fleet import SharedEvents
 from holdfast.front.session_store import (
     IDLE_SECONDS,
+    MOST_ENDED,
     NOTE_SECONDS,
     SESSION_SECONDS,
     SessionRecord,
@@ -335,10 +336,6 @@ def _parsed(content: bytes, where: str) -> list[bytes]:
 # Ids: made, opened, ended.
 
 
-MOST_ENDED = 10_000
-"""How many ended sessions are remembered beside the store, so that no rebuild under way revives one."""
-
-
 class SessionIds:
     """The ids of one hub; all of its endpoints share them."""
 
@@ -380,9 +377,10 @@ class SessionIds:
         )
         if dropped:
             log.warning(
-                "the client %r declares more than fits a session id: without %s",
+                "the client %r declares more than fits a session id: without %d capabilities (%s)",
                 ticket.client.get("name", ""),
-                _listed(dropped),
+                len(dropped),
+                ", ".join(repr(name[:64]) for name in dropped[:5]),
             )
         self.keys.refresh()
         return self.keys.seal.seal(ticket, endpoint=endpoint, principal=principal), ticket
@@ -476,8 +474,3 @@ class SessionIds:
         until = ticket.issued + SESSION_SECONDS
         record = SessionRecord(until=until, seen=seen, log_level=log_level, subscribed=frozenset(subscribed))
         await self.store.save(ticket.id, record)
-
-
-def _listed(names: Collection[str]) -> str:
-    shown = ", ".join(repr(name[:64]) for name in list(names)[:5])
-    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "IDLE_SECONDS",
+    "MOST_ENDED",
     "NOTE_SECONDS",
     "SESSION_SECONDS",
     "FleetSessions",
@@ -90,6 +91,9 @@ NOTE_SECONDS = 3_600.0
 POLL_SECONDS = 0.5
 BUSY_SECONDS = 5.0
 PRUNE_SECONDS = 3_600.0
+MOST_ENDED = 10_000
+"""How many ended sessions are remembered beside the store, so that no rebuild under way revives one. Clients may end
+any number of them in the 30 days for which the file knows each (SEC-11)."""
 MOST_IN_MEMORY = 100_000
 """Rows, for a hub without a file or with one that fails. The oldest give way."""
 
@@ -114,6 +118,7 @@ CREATE TABLE IF NOT EXISTS sessions (
     subscribed TEXT NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS sessions_until ON sessions (until);
+CREATE INDEX IF NOT EXISTS sessions_ended ON sessions (seen) WHERE ended;
 CREATE TABLE IF NOT EXISTS listed (id BLOB PRIMARY KEY, until REAL NOT NULL, lists TEXT NOT NULL) STRICT;
 CREATE INDEX IF NOT EXISTS listed_until ON listed (until);
 """
@@ -202,7 +207,7 @@ class SessionStore:
         stamp: FileStamp = None
         while self.file is not None:
             (now,) = await stamps(self.file)
-            if now != stamp and (ended := await anyio.to_thread.run_sync(_all_ended, self.file)) is not None:
+            if now != stamp and (ended := await anyio.to_thread.run_sync(_last_ended, self.file)) is not None:
                 stamp = now
                 for session in ended - self._ended:
                     on_ended(session)
@@ -247,12 +252,14 @@ def _read(file: Path, query: str, session: bytes, made_of: Callable[..., T]) -> 
         return None
 
 
-def _all_ended(file: Path) -> set[bytes] | None:
+def _last_ended(file: Path) -> set[bytes] | None:
+    """The sessions that ended last; None if the file cannot be read."""
+    query = "SELECT id FROM sessions WHERE ended ORDER BY seen DESC LIMIT ?"
     try:
         if not file.exists():
             return set()
         with closing(_open(file)) as database:
-            return {key for (key,) in database.execute("SELECT id FROM sessions WHERE ended")}
+            return {key for (key,) in database.execute(query, (MOST_ENDED,))}
     except (sqlite3.Error, OSError) as exc:
         log.debug("the session file %s cannot be read: %s", file, exc)
         return None
