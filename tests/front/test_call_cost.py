@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.requirement("PERF-4")]
 
 CALLS, FEW_CALLS = 20, 5
 MANY = 500
-MOST_STEPS = 172
+MOST_STEPS = 171
 """How many functions of the hub one call may enter, where the server answers with an event stream in pieces."""
 
 MOST_STEPS_OF_A_REPLICA = 2

@@ -607,6 +607,17 @@ async def test_a_caller_that_leaves_in_the_middle_of_a_large_body_closes_its_con
 
 
 @pytest.mark.requirement("SEC-4")
+async def test_the_head_of_a_request_has_its_own_headers_and_length_also_where_a_mapping_was_changed() -> None:
+    headers = {"x-token": "first"}
+    pool = Pool(HttpOrigin("127.0.0.1", 80, tls=False))
+    lines = b"host: 127.0.0.1\r\nx-token: first\r\n"
+    assert pool.head("POST", "/a", headers, b"12") == b"POST /a HTTP/1.1\r\n" + lines + b"content-length: 2\r\n\r\n"
+    assert pool.head("POST", "/a", headers, None) == b"POST /a HTTP/1.1\r\n" + lines + b"content-length: 0\r\n\r\n"
+    assert pool.head("GET", "/a", headers, None) == b"GET /a HTTP/1.1\r\n" + lines + b"\r\n"
+    headers["x-token"] = "second"
+    assert b"x-token: second\r\n" in pool.head("GET", "/a", headers, None)
+
+
 async def test_an_answer_in_tiny_chunks_is_kept_in_few_pieces() -> None:
     body = bytes(range(256)) * 400
     chunks = b"".join(b"2\r\n%b\r\n" % body[at : at + 2] for at in range(0, len(body), 2))

@@ -160,20 +160,17 @@ async def _settled(probe: _HandshakeRequest, greeting: _HandshakeRequest) -> Non
     """Wait until both are answered, or ``initialize`` succeeded, or it is ignored after a late answer to the probe."""
     async with anyio.create_task_group() as tasks:
 
-        async def greeted() -> None:
-            await greeting.answered.wait()
-            if not isinstance(greeting.answer, Greeting):
-                await probe.answered.wait()
-            tasks.cancel_scope.cancel()
-
         async def modern() -> None:
             await probe.answered.wait()
             if isinstance(probe.answer, Greeting):
                 await anyio.sleep(GREETING_SECONDS)
                 tasks.cancel_scope.cancel()
 
-        tasks.start_soon(greeted)
         tasks.start_soon(modern)
+        await greeting.answered.wait()
+        if not isinstance(greeting.answer, Greeting):
+            await probe.answered.wait()
+        tasks.cancel_scope.cancel()
 
 
 def _decisive(probe: _HandshakeRequest, greeting: _HandshakeRequest) -> _HandshakeRequest:
