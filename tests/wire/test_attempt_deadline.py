@@ -299,3 +299,24 @@ class _NoLimit:
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
         yield
+
+
+async def test_the_time_for_the_start_of_a_process_is_none_for_a_server_over_http() -> None:
+    held, seen = Held(), list[object]()
+    async with McpPeer(era="modern") as peer:
+        peer.script = [held.before(peer.healthy)]
+
+        async def dial() -> None:
+            async with dialer() as one:
+                with pytest.raises(ServerFailure) as failed:
+                    async with one.connect(http(peer), within=LIMIT, start_within=4 * LIMIT, redactor=Redactor()):
+                        pass
+                seen.append(failed.value.evidence)
+                held.let_go.set()
+
+        with anyio.fail_after(PATIENCE + 2 * LIMIT):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(dial)
+                await held.reached.wait()
+                await jump(LIMIT)
+    assert seen == [TimedOut(doing="its first answer", after=LIMIT)]

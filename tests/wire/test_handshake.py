@@ -299,3 +299,10 @@ async def test_a_process_that_prints_something_else_is_no_mcp_server(stdio_peer:
     assert isinstance(seen, NotMcp)
     assert seen.fault is NotMcpFault.NOT_JSON
     assert "this is no protocol" in seen.detail
+
+
+async def test_a_server_of_the_modern_era_may_give_caches_an_odd_hint() -> None:
+    source = SLOW_BUT_MODERN.replace('"ttlMs": 0', '"ttlMs": -1').replace("greeting = json", "greeting = probe # json")
+    source = source.replace('"initialize")', '"server/discover")')
+    async with dialed(program(source)) as connection:
+        assert connection.era == "modern"

@@ -651,3 +651,38 @@ async def test_a_proxy_that_cannot_be_used_is_an_error_of_the_environment(
         seen = await failure_of(wire)
     assert isinstance(seen, BadConfig)
     assert problem in seen.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [(None, None), ("soon", None), ("-1", None), ("0", 0.0), ("123456789", 123456789.0), ("9" * 5_000, 999999999.0)],
+)
+def test_a_time_to_wait_is_a_number_of_seconds_however_long_it_is_written(
+    value: str | None, seconds: float | None
+) -> None:
+    assert client_room._retry_after(value, 0.0) == seconds
+
+
+@pytest.mark.requirement("MSG-6")
+@pytest.mark.parametrize("over", [0, 1])
+async def test_a_body_that_is_cut_ends_with_an_ellipsis(over: int) -> None:
+    async with FaultServer(respond(500, "x" * (2048 + over))) as peer, dispatcher(peer.origin) as wire:
+        seen = await failure_of(wire)
+    assert isinstance(seen, HttpStatus)
+    assert seen.body == ("x" * 2047 + "…" if over else "x" * 2048)
+
+
+@pytest.mark.requirement("LOAD-2")
+async def test_an_outages_words_in_a_body_that_never_ends_are_no_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_room, "ERROR_BODY_SECONDS", 0.05)
+
+    async def drip(exchange: Exchange) -> None:
+        await exchange.start(403, content_type="text/plain")
+        await exchange.chunk(b"Authorization service unavailable")
+        await exchange.gone()
+
+    async with no_leaks(), FaultServer(Behaviour("drip", drip)) as peer:
+        async with dispatcher(peer.origin) as wire:
+            seen = await failure_of(wire)
+        await peer.all_closed()
+    assert classify_evidence(seen).status == "denied", "what would follow is not known"

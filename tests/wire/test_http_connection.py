@@ -6,6 +6,7 @@ import socket
 import ssl
 import struct
 import zlib
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -15,8 +16,17 @@ import uvloop
 
 from holdfast.config import CallPolicy, Limits, ServerSpec
 from holdfast.core import HttpStatus, NetworkFailure, NetworkFault, Redactor
+from holdfast.wire import Bytes
 from holdfast.wire.http import connection as http1, pool as dialing
-from holdfast.wire.http.answer_parser import HEAD_BYTES, INFLATED_BYTES, BadEncoding, BrokenHttp, Disconnected, NotHttp
+from holdfast.wire.http.answer_parser import (
+    HEAD_BYTES,
+    INFLATED_BYTES,
+    BadEncoding,
+    BrokenHttp,
+    Disconnected,
+    NotHttp,
+    append_piece,
+)
 from holdfast.wire.http.client import HttpPeer
 from holdfast.wire.http.connection import Response, ServerEvents
 from holdfast.wire.http.pool import ConnectFailed, HttpOrigin, Pool, Proxy, ProxyFailed, evidence_of
@@ -701,3 +711,39 @@ async def test_an_event_that_has_become_large_takes_room_until_it_is_complete() 
         assert len(event.data) == 2 * http1.LARGE_BYTES
         assert await events.next() is None
         assert http1.receive_room().held == 0
+
+
+async def test_what_came_of_a_large_body_before_its_reader_keeps_its_place() -> None:
+    go = asyncio.Event()
+
+    async def in_parts(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"{}")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(LARGE) + LARGE[:100])
+        await writer.drain()
+        await go.wait()
+        writer.write(LARGE[100:5_300])
+        await writer.drain()
+        go.clear()
+        await go.wait()
+        writer.write(LARGE[5_300:])
+        await writer.drain()
+        writer.close()
+
+    async with pool_to(in_parts) as pool:
+        response = await pool.request("POST", "/mcp", {}, b"{}")
+        go.set()
+        await came_true(lambda: len(response._parts) == 2)
+        go.set()
+        assert await response.read(len(LARGE)) == LARGE
+
+
+@pytest.mark.requirement("SEC-4")
+def test_of_many_pieces_the_small_ones_are_joined_up_to_a_bound() -> None:
+    pieces = deque[Bytes]()
+    for _ in range(200_000):
+        append_piece(pieces, b"x")
+    append_piece(pieces, b"y" * 4_096)
+    append_piece(pieces, b"z")
+    assert b"".join(pieces) == b"x" * 200_000 + b"y" * 4_096 + b"z"
+    assert max(map(len, pieces)) == 64 * 1024
+    assert len(pieces) < 100

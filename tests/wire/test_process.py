@@ -438,3 +438,18 @@ async def test_last_words_are_cut_at_a_line_or_by_more_than_a_secret_is_long() -
     assert len((await said(b"z" * 3_000, keep=2_000))[1]) == 2_000 - LONGEST_SECRET
     assert (await said(b"first\nsecond", keep=9))[1:] == ("second", "second")
     assert (await said(b"first line", keep=9))[2] == ""
+
+
+async def test_the_beginning_of_a_line_that_does_not_end_is_passed_on_before_its_end() -> None:
+    lines: list[bytes] = []
+    before: list[list[bytes]] = []
+
+    async def pipe() -> AsyncIterator[bytes]:
+        for part in (b"x" * LONGEST_LINE, b"x", b"more", b"\nshort", b"\n"):
+            yield part
+            before.append([*lines])
+
+    given: Any = pipe()
+    await StderrTail(given, Redactor(()), 100, lines.append).drain()
+    long = [b"x" * LONGEST_LINE]
+    assert before == [[], long, long, long, [*long, b"short"]]

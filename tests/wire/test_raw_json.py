@@ -16,6 +16,7 @@ from holdfast.wire.raw_json import (
     dumps,
     fields,
     have_lone_surrogate,
+    is_object,
     is_text,
     items,
     join_fields,
@@ -183,3 +184,10 @@ def test_a_word_is_found_wherever_a_name_has_it(before: int, name: bytes) -> Non
     raw = b'{"text":"%b",%b:{}}' % (b"x" * before, name)
     for word in (b"_meta", b"resource"):
         assert may_begin(raw, word) == (b"u005f" in name or word in name)
+
+
+@pytest.mark.parametrize(
+    ("data", "found"), [(None, False), (b"", False), (b"{}", True), (b"[]", False), (b"null", False), (b'"{"', False)]
+)
+def test_bytes_that_are_an_object_are_told_from_others_and_from_none(data: bytes | None, found: bool) -> None:
+    assert is_object(data) is found

@@ -594,9 +594,7 @@ class _StepwiseDecoder(json.JSONDecoder):
 
     def __init__(self) -> None:
         super().__init__(parse_constant=_refuse_constant)
-        self.parse_object = json.decoder.JSONObject  # type: ignore[attr-defined]  # the reader of the library itself
-        self.parse_array = json.decoder.JSONArray  # type: ignore[attr-defined]  # as above
-        self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]  # as above
+        self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]  # the library's own reader
 
 
 async def load_members(result: RawObject) -> dict[str, Any]:

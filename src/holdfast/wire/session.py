@@ -156,7 +156,7 @@ class Connection:
     async def list_tools(self, *, within: float) -> tuple[Offer, ...]:
         """Every tool of the server, over all pages, within so many seconds."""
         listing = list_tool_offers(self._form, self._listed)
-        tools = (await _within(self.wire, listing, within, "its list of tools"))["tools"]
+        tools = (await _within(listing, within, "its list of tools"))["tools"]
         self._task_tools = _run_as_tasks(tools)
         return tools
 
@@ -168,7 +168,7 @@ class Connection:
         """
         until = anyio.current_time() + within
         last = self._listed
-        offers = await _within(self.wire, list_tool_offers(self._form, last), within, "its list of tools")
+        offers = await _within(list_tool_offers(self._form, last), within, "its list of tools")
         if last is None or offers["tools"] is not last["tools"]:
             self._task_tools = _run_as_tasks(offers["tools"])
         await list_other_offers(self._form, offers, last, until=until)
@@ -249,7 +249,7 @@ class Connection:
                 raise
             if request.cut:
                 raise wire.in_flight.failure() from None
-            raise ServerFailure(wire.unanswered() or _timed_out(method, params, request, idle, within)) from None
+            raise ServerFailure(_timed_out(method, params, request, idle, within)) from None
         finally:
             CURRENT.reset(token)
             wire.in_flight.end(request)
@@ -280,7 +280,7 @@ class Connection:
         """Check that the connection still answers. An error is an answer too."""
         method = "server/discover" if self.era == "modern" else "ping"
         with suppress(MCPError):
-            await _within(self.wire, self.ask(method, {}, tell=False), within, "a sign of life")
+            await _within(self.ask(method, {}, tell=False), within, "a sign of life")
 
     async def ask(self, method: str, params: Fields, *, tell: bool = True) -> RawObject:
         """A request of the hub itself, in the form of this connection. The caller bounds the time."""
@@ -303,12 +303,12 @@ async def close(closers: AsyncExitStack) -> None:
         await closers.aclose()
 
 
-async def _within(wire: Wire, work: Awaitable[_T], within: float, doing: str) -> _T:
+async def _within(work: Awaitable[_T], within: float, doing: str) -> _T:
     try:
         with anyio.fail_after(within):
             return await work
     except TimeoutError:
-        raise ServerFailure(wire.unanswered() or TimedOut(doing=doing, after=within)) from None
+        raise ServerFailure(TimedOut(doing=doing, after=within)) from None
 
 
 def _timed_out(method: str, params: Fields, request: RequestInFlight, idle: float, within: float) -> TimedOut:
