@@ -82,5 +82,5 @@ def test_a_ring_remembers_a_bounded_number_of_derived_keys() -> None:
     ring = KeyRing([OLD])
     for number in range(10 * MOST_DERIVED):
         ring.derived("session state", salt=number.to_bytes(16))
-    assert ring._derived.cache_info().currsize == MOST_DERIVED
+    assert ring.derived.cache_info().currsize == MOST_DERIVED
     assert ring.derived("session state", salt=bytes(16)) == KeyRing([OLD]).derived("session state", salt=bytes(16))

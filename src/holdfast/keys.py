@@ -77,13 +77,10 @@ class KeyRing:
         if not secrets or any(len(secret) < SHORTEST_SECRET for secret in secrets):
             raise ValueError(f"a key ring needs secrets of at least {SHORTEST_SECRET} bytes")
         self._secrets = tuple(secrets)
-        self._derived = lru_cache(maxsize=MOST_DERIVED)(self._derive)
-
-    def derived(self, purpose: str, *, salt: bytes | None = None) -> tuple[bytes, ...]:
+        self.derived = lru_cache(maxsize=MOST_DERIVED)(self._derived)
         """The key of each secret for one purpose, the one in force first."""
-        return self._derived(purpose, salt)
 
-    def _derive(self, purpose: str, salt: bytes | None) -> tuple[bytes, ...]:
+    def _derived(self, purpose: str, *, salt: bytes | None = None) -> tuple[bytes, ...]:
         return tuple(derive(secret, purpose, salt=salt) for secret in self._secrets)
 
     def seal(self, content: bytes, *, purpose: str, about: bytes = b"", salt: bytes | None = None) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -83,22 +82,21 @@ async def test_a_replica_that_follows_the_changes_reads_what_is_new_and_never_al
 async def test_a_store_that_is_used_again_after_it_was_closed_or_failed_counts_another_connection(
     store: RedisStore,
 ) -> None:
-    async def ask(client: Any) -> object:
-        return await client.ping()
-
-    async def fail(client: Any) -> object:
-        raise OSError("broken")
+    async def ask() -> None:
+        async with store.using() as client:
+            await client.ping()
 
     assert store.connections == 0
     for _ in range(2):
-        await store.use(ask)
+        await ask()
     assert store.connections == 1
     await store.close()
-    await store.use(ask)
+    await ask()
     assert store.connections == 2
     with pytest.raises(StoreUnavailable, match="broken"):
-        await store.use(fail)
-    await store.use(ask)
+        async with store.using():
+            raise OSError("broken")
+    await ask()
     assert store.connections == 3
 
 

@@ -56,7 +56,7 @@ import time
 from binascii import hexlify
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -362,9 +362,8 @@ class AuditFiles:
         self.mark()
         self._open = None
         name = file.close()
-        with self._manifest() as manifest:
-            end = self._chain.link.decode()
-            manifest.append(AuditRecord(time=self._now(), event="closed", file=name, last=self._chain.n, end=end))
+        with self._manifest_locked():
+            self._note("closed", name, last=self._chain.n, end=self._chain.link.decode())
 
     def _file(self) -> _OpenFile:
         """The file to write to: opened now, or the next one where this one is full or old."""
@@ -382,12 +381,12 @@ class AuditFiles:
 
     def _opened(self) -> _OpenFile:
         private_folder(self.folder)
-        with self._manifest() as manifest:
-            before = self._before(manifest)
+        with self._manifest_locked():
+            before = self._before()
             name = self._name(self._number + 1)
             file = _OpenFile(self.folder / name, self._wall())
             try:
-                manifest.append(AuditRecord(time=self._now(), event="opened", file=name, key=self._key.name))
+                self._note("opened", name, key=self._key.name)
             except OSError:
                 os.unlink(self.folder / name)  # noqa: PTH108 - it is empty, and no entry names it
                 file.close()
@@ -399,23 +398,22 @@ class AuditFiles:
                 first.after = f"{before.file} {before.n} {before.link}"
                 self._chain.link = before.link.encode()
             file.unwritten += self._chain.added(first)
-            self._remove_old(manifest)
+            self._remove_old()
         return file
 
-    def _before(self, manifest: _Manifest) -> Checkpoint | None:
+    def _before(self) -> Checkpoint | None:
         """Where the file before ends now: that of this process, else the one that was opened last."""
-        name = manifest.last_opened()
         if self._number:
             return Checkpoint(self._name(self._number), self._chain.n, self._chain.link.decode())
-        if name is None:
-            return None
         with suppress(OSError):
-            end, _ = end_of(self.folder / name)
-            if end is not None:
-                return Checkpoint(name, end.n, end.link.decode())
-        return None  # it is gone, or empty: the manifest names it, so that is found
+            for line in reversed((self.folder / MANIFEST).read_bytes().splitlines()):
+                with suppress(msgspec.DecodeError):
+                    if (entry := read_record(line)).event == "opened":
+                        end, _ = end_of(self.folder / entry.file)
+                        return Checkpoint(entry.file, end.n, end.link.decode()) if end is not None else None
+        return None  # there is none; or it is gone or empty, and the manifest names it, so that is found
 
-    def _remove_old(self, manifest: _Manifest) -> None:
+    def _remove_old(self) -> None:
         """Remove files that are too old, and the oldest of too many. The manifest says so first.
 
         A file that a process may still write is younger than ``BUSY_SECONDS``, or the latest of all: it stays.
@@ -431,7 +429,7 @@ class AuditFiles:
             expired = self._keep is not None and age > self._keep
             if not expired and (total <= self._max_bytes or age < BUSY_SECONDS):
                 continue
-            manifest.append(AuditRecord(time=self._now(), event="removed", file=file.name))
+            self._note("removed", file.name)
             with suppress(FileNotFoundError):
                 file.unlink()
             total -= size
@@ -442,10 +440,26 @@ class AuditFiles:
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._wall(), UTC)
 
-    @contextmanager
-    def _manifest(self) -> Iterator[_Manifest]:
-        with locked(self.folder / ".manifest.lock"):
-            yield _Manifest(self.folder / MANIFEST, self._key)
+    def _manifest_locked(self) -> AbstractContextManager[None]:
+        """While no other process writes the manifest."""
+        return locked(self.folder / ".manifest.lock")
+
+    def _note(self, event: str, name: str, *, key: str = "", last: int = 0, end: str = "") -> None:
+        """Add an entry about a file to the manifest, and make it safe from a crash."""
+        entry = AuditRecord(time=self._now(), event=event, file=name, key=key, last=last, end=end)
+        manifest = self.folder / MANIFEST
+        descriptor = os.open(manifest, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+        try:
+            latest, whole = end_of(manifest)
+            chain = _Chain(self._key, latest.n, latest.link) if latest is not None else _Chain(self._key)
+            os.ftruncate(descriptor, whole)  # a crash may have left a part of an entry
+            line = chain.added(entry)
+            if os.write(descriptor, line) != len(line):
+                os.ftruncate(descriptor, whole)
+                raise OSError(f"{manifest} has no room for an entry")
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 class _OpenFile:
@@ -470,39 +484,6 @@ class _OpenFile:
     def close(self) -> str:
         os.close(self.descriptor)
         return self.name
-
-
-class _Manifest:
-    """The list of all files, while its lock is held."""
-
-    def __init__(self, file: Path, key: AuditKey) -> None:
-        self._file = file
-        self._key = key
-
-    def append(self, entry: AuditRecord) -> None:
-        """Add an entry, and make it safe from a crash."""
-        descriptor = os.open(self._file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
-        try:
-            end, whole = end_of(self._file)
-            chain = _Chain(self._key, end.n, end.link) if end is not None else _Chain(self._key)
-            os.ftruncate(descriptor, whole)  # a crash may have left a part of an entry
-            line = chain.added(entry)
-            if os.write(descriptor, line) != len(line):
-                os.ftruncate(descriptor, whole)
-                raise OSError(f"{self._file} has no room for an entry")
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-    def last_opened(self) -> str | None:
-        """The file that was opened last and is not removed."""
-        with suppress(FileNotFoundError):
-            for line in reversed(self._file.read_bytes().splitlines()):
-                with suppress(msgspec.DecodeError):
-                    entry = read_record(line)
-                    if entry.event == "opened":
-                        return entry.file
-        return None
 
 
 def _host() -> str:

@@ -368,6 +368,9 @@ ALGORITHM: Final = "ES256"
 ASSERTION_SECONDS: Final = 60
 """How long an assertion is valid: a request takes less to arrive, also with a clock that is a little off."""
 
+MOST_KEYS: Final = 8
+"""Keys that are remembered: to derive one takes longer than to sign. More secrets are not in force at a time."""
+
 _ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 """Of the curve P-256."""
 
@@ -379,33 +382,28 @@ class IdentityAssertions:
         self._issuer = issuer
         self._ring = ring
         self._wall = wall
-        self._keys: dict[bytes, tuple[ec.EllipticCurvePrivateKey, dict[str, Any]]] = {}
 
     def __repr__(self) -> str:
         return f"<IdentityAssertions of {self._issuer}>"
 
     def __call__(self, principal: str, audience: str) -> str:
         """An assertion about a principal for a server."""
-        key, public = self._key(self._ring().derived(PURPOSE)[0])
+        key, public = _key_pair(self._ring().derived(PURPOSE)[0])
         now = int(self._wall())
         claims = {"iss": self._issuer, "sub": principal, "aud": audience, "iat": now, "exp": now + ASSERTION_SECONDS}
         return jwt.encode(claims, key, algorithm=ALGORITHM, headers={"kid": public["kid"]})
 
     def key_set(self) -> dict[str, Any]:
         """The public keys, as a JWKS."""
-        return {"keys": [self._key(secret)[1] for secret in self._ring().derived(PURPOSE)]}
+        return {"keys": [_key_pair(secret)[1] for secret in self._ring().derived(PURPOSE)]}
 
-    def _key(self, secret: bytes) -> tuple[ec.EllipticCurvePrivateKey, dict[str, Any]]:
-        """The private key of a secret, and its public half."""
-        found = self._keys.get(secret)
-        if found is None:
-            key = ec.derive_private_key(int.from_bytes(secret, "big") % (_ORDER - 1) + 1, ec.SECP256R1())
-            public = jwt.algorithms.ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
-            named = {"kid": _thumbprint(public), "use": "sig", "alg": ALGORITHM}
-            in_force = self._ring().derived(PURPOSE)
-            self._keys = {one: kept for one, kept in self._keys.items() if one in in_force}
-            found = self._keys[secret] = key, {**public, **named}
-        return found
+
+@lru_cache(maxsize=MOST_KEYS)
+def _key_pair(secret: bytes) -> tuple[ec.EllipticCurvePrivateKey, dict[str, Any]]:
+    """The private key that follows from a secret, and its public half."""
+    key = ec.derive_private_key(int.from_bytes(secret, "big") % (_ORDER - 1) + 1, ec.SECP256R1())
+    public = jwt.algorithms.ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
+    return key, {**public, "kid": _thumbprint(public), "use": "sig", "alg": ALGORITHM}
 
 
 def _thumbprint(key: dict[str, Any]) -> str:

@@ -175,7 +175,7 @@ class Grants:
         asked = self._rules.first("ask", matching, facts)
         if asked is not None and asked.effect == "deny":
             return asked
-        allowed = self._rules.first("allow", matching, facts) or _without_rule(is_open=self._is_open)
+        allowed = self._rules.first("allow", matching, facts) or (_NOT_DENIED if self._is_open else _NOT_ALLOWED)
         return asked if asked is not None and allowed.effect == "allow" else allowed
 
     def may_list(self, item: AccessItem) -> bool:
@@ -186,7 +186,7 @@ class Grants:
     def hidden_by(self, item: AccessItem) -> str:
         """The rule for which an item is not there: a deny without a condition, or ``default`` if no rule allows it."""
         denying = self._bits & self._rules.item(item) & self._rules.effects["deny"] & ~self._rules.conditional
-        return _named(next(_positions(denying))) if denying else _without_rule(is_open=False).rule
+        return _named(next(_positions(denying))) if denying else _NOT_ALLOWED.rule
 
     def may_see_server(self, server: str) -> bool:
         """Whether the server is there at all: in instructions, status and directory."""
@@ -211,10 +211,8 @@ class Grants:
         return f"<Grants {'open' if self._is_open else 'closed'} {rules}>"
 
 
-def _without_rule(*, is_open: bool) -> AccessDecision:
-    if is_open:
-        return AccessDecision("allow", "default", "no rule denies it")
-    return AccessDecision("deny", "default", "no rule allows it")
+_NOT_DENIED: Final = AccessDecision("allow", "default", "no rule denies it")
+_NOT_ALLOWED: Final = AccessDecision("deny", "default", "no rule allows it")
 
 
 class _Rules:

@@ -81,9 +81,7 @@ def _without_store(spec: ServerSpec) -> CredentialKind | None:
     """The source of the credentials if it is not the store."""
     if spec.transport == "stdio":
         return "process"
-    if spec.hub:
-        return "off"
-    if not spec.oauth.enabled:
+    if spec.hub or not spec.oauth.enabled:
         return "off"
     if not isinstance(spec.headers, Mapping):
         return "callable"

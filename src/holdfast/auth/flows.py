@@ -158,6 +158,11 @@ INTERVAL = 5.0
 
 SHORTEST_INTERVAL = 1.0
 
+_DEVICE_REFUSALS = {
+    "access_denied": "access was denied, at the page that asked for the code",
+    "expired_token": "the code was not entered in time",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceCode:
@@ -225,7 +230,8 @@ async def wait_for_tokens(
                 # RFC 8628 demands five seconds more, for all polls that follow.
                 pause += INTERVAL
             elif exc.code != "authorization_pending":
-                raise LoginFailed(*_words(exc)) from None
+                said = _DEVICE_REFUSALS.get(exc.code, f"the authorization server issued no token ({exc})")
+                raise LoginFailed(said) from None
     raise LoginFailed("the code was not entered in time", hint="log in again for a new one")
 
 
@@ -246,14 +252,6 @@ def _read(fields: dict[str, Any], server: AuthorizationServer, spec: ServerSpec)
         interval=max(seconds_in(fields.get("interval")) or INTERVAL, SHORTEST_INTERVAL),
         device_code=device_code,
     )
-
-
-def _words(exc: TokenRefused) -> tuple[str]:
-    if exc.code == "access_denied":
-        return ("access was denied, at the page that asked for the code",)
-    if exc.code == "expired_token":
-        return ("the code was not entered in time",)
-    return (f"the authorization server issued no token ({exc})",)
 
 
 DEFAULT_PATH = "/callback"

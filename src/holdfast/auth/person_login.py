@@ -409,7 +409,9 @@ async def _exchange(
     except TokenRefused as exc:
         if exc.code in UNKNOWN_CLIENT:
             await _forget_client(login, client)
-        raise LoginFailed(f"the authorization server issued no token ({exc})", hint=_cure(exc, client)) from None
+        is_ours = exc.code in UNKNOWN_CLIENT and client.origin == "configured"
+        hint = "check `oauth.clientId` and `oauth.clientSecret`" if is_ours else "log in again"
+        raise LoginFailed(f"the authorization server issued no token ({exc})", hint=hint) from None
     except NoTokenAnswer as exc:
         raise LoginFailed(f"the authorization server issued no token: {exc.reason}", hint="log in again") from None
 
@@ -426,12 +428,6 @@ async def _forget_client(login: _Login, client: OAuthClient) -> None:
             grant = await anyio.to_thread.run_sync(store.get, key)
             if grant is not None and grant.client == client:
                 await anyio.to_thread.run_sync(store.put, replace(grant, client=ended))
-
-
-def _cure(exc: TokenRefused, client: OAuthClient) -> str:
-    if exc.code in UNKNOWN_CLIENT:
-        return "check `oauth.clientId` and `oauth.clientSecret`" if client.origin == "configured" else "log in again"
-    return "log in again"
 
 
 async def _by_device(login: _Login, person: LoginPrompt, scope: tuple[str, ...]) -> tuple[OAuthClient, IssuedTokens]:

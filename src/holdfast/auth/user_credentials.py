@@ -39,7 +39,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import anyio
 
@@ -186,28 +186,6 @@ def rungs_of(spec: ServerSpec, grants: UserGrants, now: float) -> tuple[RungStat
     return tuple(found)
 
 
-class _Source(Protocol):
-    """Where the tokens of a rung come from."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether this user can have a credential for it, also one that has ended."""
-
-    @property
-    def missing(self) -> str:
-        """Why there is no credential, in words."""
-
-    @property
-    def mark(self) -> object:
-        """Changes when the user's credential does."""
-
-    async def credential(self) -> UserCredential | None:
-        """The user's valid credential; None if there is none. Raises ``ServerFailure``."""
-
-    async def obtain(self, credential: UserCredential) -> IssuedTokens:
-        """A token for the server. Raises ``TokenRefused`` and ``NoTokenAnswer``."""
-
-
 class _NextRung(Exception):
     """The rung gives no token, and the next one may be tried."""
 
@@ -320,6 +298,10 @@ def _refusal(rung: RungName, exc: TokenRefused) -> Exception:
     return ServerFailure(CredentialRefused(reason=words, hint=hint))
 
 
+# Where the tokens of a rung come from. ``missing`` says in words why there is no credential, and ``mark`` changes when
+# the user's credential does.
+
+
 class _Exchange:
     """Token exchange, with the token that the user's client sends to the hub."""
 
@@ -333,6 +315,7 @@ class _Exchange:
 
     @property
     def is_open(self) -> bool:
+        """Whether this user can have a credential for it, also one that has ended."""
         return _may_exchange(self._principal) or (
             self._subjects is not None and self._subjects.is_known(self._principal)
         )
@@ -346,9 +329,11 @@ class _Exchange:
         return self._subjects.of(self._principal) if self._subjects is not None else None
 
     async def credential(self) -> UserCredential | None:
+        """The user's valid credential; None if there is none."""
         return self._subjects.of(self._principal) if self._subjects is not None else None
 
     async def obtain(self, credential: UserCredential) -> IssuedTokens:
+        """A token for the server. Raises ``TokenRefused`` and ``NoTokenAnswer``."""
         service = self._service
         if service.form == "on-behalf-of":
             form = {"grant_type": JWT_BEARER, "requested_token_use": "on_behalf_of", "assertion": credential.token}
@@ -374,6 +359,7 @@ class _Assertion:
 
     @property
     def is_open(self) -> bool:
+        """Whether this user can have a credential for it, also one that has ended."""
         return self._id_tokens is not None and self._id_tokens.known(self._principal) is not None
 
     @property
@@ -388,10 +374,12 @@ class _Assertion:
         return (row.login, row.access_token) if row is not None else None
 
     async def credential(self) -> UserCredential | None:
+        """The user's valid credential; None if there is none. Raises ``ServerFailure``."""
         row = await self._id_tokens.current(self._principal) if self._id_tokens is not None else None
         return UserCredential(row.access_token, row.expires_at or 0.0) if row is not None else None
 
     async def obtain(self, credential: UserCredential) -> IssuedTokens:
+        """A token for the server. Raises ``TokenRefused`` and ``NoTokenAnswer``."""
         assert self._id_tokens is not None  # noqa: S101 - there is a credential
         service = self._service
         assertion = await self._id_tokens.client.assertion(
@@ -401,6 +389,9 @@ class _Assertion:
             scope=service.scope,
         )
         return await _asked(service, self._spec, {"grant_type": JWT_BEARER, "assertion": assertion})
+
+
+_Source: TypeAlias = _Exchange | _Assertion
 
 
 async def _asked(service: TokenService, spec: ServerSpec, form: dict[str, str]) -> IssuedTokens:

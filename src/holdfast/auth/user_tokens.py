@@ -249,25 +249,21 @@ class UserTokens(UserTokenStore):
     def changing(self, principal: str) -> Iterator[dict[GrantKey, Grant]]:
         """Change the grants of one user in one transaction. Raises ``StoreUnusable``."""
         keys = self.keys
-        try:
-            private_folder(self.folder)
-            with closing(self._open()) as database, database:
-                database.execute("BEGIN IMMEDIATE")
-                # Read inside the transaction: another process may have renewed a grant since the last look.
-                rows = self._opened_rows(database, keys, principal)
-                after = {row.key: row.grant for row in rows if row.grant is not None}
-                known = dict(after)
-                yield after
-                for key in known.keys() - after.keys():
-                    where = (principal, *key)
-                    database.execute("DELETE FROM grants WHERE principal = ? AND issuer = ? AND resource = ?", where)
-                for key, grant in after.items():
-                    if known.get(key) != grant:
-                        content = json.dumps(write_entry(replace(grant, source="file"))).encode()
-                        sealed = keys.seal(content, purpose=PURPOSE, about=_about(principal, key))
-                        database.execute("INSERT OR REPLACE INTO grants VALUES (?, ?, ?, ?)", (principal, *key, sealed))
-        except (sqlite3.Error, OSError) as exc:
-            raise self._unusable(exc) from exc
+        with self._database() as database, database:
+            database.execute("BEGIN IMMEDIATE")
+            # Read inside the transaction: another process may have renewed a grant since the last look.
+            rows = self._opened_rows(database, keys, principal)
+            after = {row.key: row.grant for row in rows if row.grant is not None}
+            known = dict(after)
+            yield after
+            for key in known.keys() - after.keys():
+                where = (principal, *key)
+                database.execute("DELETE FROM grants WHERE principal = ? AND issuer = ? AND resource = ?", where)
+            for key, grant in after.items():
+                if known.get(key) != grant:
+                    content = json.dumps(write_entry(replace(grant, source="file"))).encode()
+                    sealed = keys.seal(content, purpose=PURPOSE, about=_about(principal, key))
+                    database.execute("INSERT OR REPLACE INTO grants VALUES (?, ?, ?, ?)", (principal, *key, sealed))
 
     @property
     def keys(self) -> KeyRing:
@@ -336,11 +332,8 @@ class UserTokens(UserTokenStore):
         keys = self.keys
         if not self.file.exists():
             return []
-        try:
-            with closing(self._open()) as database:
-                return self._opened_rows(database, keys, principal)
-        except (sqlite3.Error, OSError) as exc:
-            raise self._unusable(exc) from exc
+        with self._database() as database:
+            return self._opened_rows(database, keys, principal)
 
     def _opened_rows(self, database: sqlite3.Connection, keys: KeyRing, principal: str | None) -> list[UserRow]:
         of_one = "" if principal is None else " WHERE principal = ?"
@@ -350,6 +343,16 @@ class UserTokens(UserTokenStore):
             UserRow(owner, key := GrantKey(issuer, resource), _grant_in(keys, owner, key, sealed))
             for owner, issuer, resource, sealed in rows
         ]
+
+    @contextmanager
+    def _database(self) -> Iterator[sqlite3.Connection]:
+        """The file, open; what is wrong with it is a ``StoreUnusable``."""
+        try:
+            private_folder(self.folder)
+            with closing(self._open()) as database:
+                yield database
+        except (sqlite3.Error, OSError) as exc:
+            raise self._unusable(exc) from exc
 
     def _open(self) -> sqlite3.Connection:
         new = not self.file.exists()

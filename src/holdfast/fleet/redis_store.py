@@ -26,10 +26,10 @@ Valkey and Redis behind Sentinel (``redis+sentinel://``) are supported.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import anyio
@@ -54,8 +54,6 @@ __all__ = [
     "RedisLeases",
     "RedisStore",
 ]
-
-Answer = TypeVar("Answer")
 
 LEASE_SECONDS: Final = 300.0
 """How long a lease outlives a holder that cannot give it back: longer than Redis is usually away."""
@@ -205,8 +203,9 @@ class RedisClient:
         """A key of this fleet. Those of one fleet have the same hash tag, so that a script may use several."""
         return f"{PREFIX}:{{{self.address.fleet}}}:{name}"
 
-    async def use(self, work: Callable[[Any], Awaitable[Answer]]) -> Answer:
-        """Do something with the client of the library, within the time for it."""
+    @asynccontextmanager
+    async def using(self) -> AsyncIterator[Any]:
+        """The client of the library, for what is done within the time for it."""
         redis = library()
         try:
             with anyio.fail_after(EXCHANGE_SECONDS):
@@ -217,7 +216,7 @@ class RedisClient:
                     if not self._connected:
                         self._connected = True
                         self.connections += 1
-                    return await work(self._client)
+                    yield self._client
         except (redis.RedisError, OSError, TimeoutError, ValueError, TypeError, KeyError, IndexError) as exc:
             await self._disconnect()
             raise StoreUnavailable(reason(exc)) from exc
@@ -249,39 +248,32 @@ class RedisStore(RedisClient):
     async def exchange(self, asked: FleetExchange) -> FleetReply:
         """Write what is new here, and read what is new there."""
         key = self.key
-
-        async def write(client: Any) -> list[Any]:
-            async with client.pipeline(transaction=False) as pipe:
-                # First, so that the numbers that come back include what this replica wrote.
-                flat = [part for one in asked.records for part in (one.key, one.stamp, one.value)]
-                keys = [key("meta"), key("records"), key("changes")]
-                await client.register_script(WRITE_NEWER)(
-                    keys=keys, args=[asked.nonce, MOST_CHANGES, *flat], client=pipe
-                )
-                pipe.time()
-                pipe.xrange(key("changes"), f"(0-{asked.cursor}", "+", count=BATCH)
-                for claim in asked.claims:
-                    # XX: an extension of a claim that ended meanwhile takes nothing. It is asked for as a new one.
-                    right = {"xx": True} if claim.extends else {"nx": True}
-                    pipe.set(key(f"claim:{claim.key}"), asked.replica, px=_milliseconds(claim.seconds), **right)
-                    pipe.get(key(f"claim:{claim.key}"))
-                    pipe.pttl(key(f"claim:{claim.key}"))
-                for release in asked.releases:
-                    # It has no holder until a next try makes sense: no other replica tries before. XX: one that ended
-                    # is not brought back.
-                    pipe.set(key(f"claim:{release.key}"), "", xx=True, px=_milliseconds(release.delay))
-                if asked.drops:
-                    pipe.hdel(key("records"), *asked.drops)
-                if asked.leaving:
-                    pipe.delete(key(f"replica:{asked.replica}"))
-                    pipe.srem(key("replicas"), asked.replica)
-                else:
-                    pipe.set(key(f"replica:{asked.replica}"), asked.presence, px=_milliseconds(PRESENT_SECONDS))
-                    pipe.sadd(key("replicas"), asked.replica)
-                found: list[Any] = await pipe.execute()
-                return found
-
-        told = await self.use(write)
+        async with self.using() as client, client.pipeline(transaction=False) as pipe:
+            # First, so that the numbers that come back include what this replica wrote.
+            flat = [part for one in asked.records for part in (one.key, one.stamp, one.value)]
+            keys = [key("meta"), key("records"), key("changes")]
+            await client.register_script(WRITE_NEWER)(keys=keys, args=[asked.nonce, MOST_CHANGES, *flat], client=pipe)
+            pipe.time()
+            pipe.xrange(key("changes"), f"(0-{asked.cursor}", "+", count=BATCH)
+            for claim in asked.claims:
+                # XX: an extension of a claim that ended meanwhile takes nothing. It is asked for as a new one.
+                right = {"xx": True} if claim.extends else {"nx": True}
+                pipe.set(key(f"claim:{claim.key}"), asked.replica, px=_milliseconds(claim.seconds), **right)
+                pipe.get(key(f"claim:{claim.key}"))
+                pipe.pttl(key(f"claim:{claim.key}"))
+            for release in asked.releases:
+                # It has no holder until a next try makes sense: no other replica tries before. XX: one that ended
+                # is not brought back.
+                pipe.set(key(f"claim:{release.key}"), "", xx=True, px=_milliseconds(release.delay))
+            if asked.drops:
+                pipe.hdel(key("records"), *asked.drops)
+            if asked.leaving:
+                pipe.delete(key(f"replica:{asked.replica}"))
+                pipe.srem(key("replicas"), asked.replica)
+            else:
+                pipe.set(key(f"replica:{asked.replica}"), asked.presence, px=_milliseconds(PRESENT_SECONDS))
+                pipe.sadd(key("replicas"), asked.replica)
+            told: list[Any] = await pipe.execute()
         try:
             (said, number), (seconds, micros), changes, *answers = told
             epoch, sequence, wall = _text(said), int(number), float(seconds) + float(micros) / 1e6
@@ -314,20 +306,16 @@ class RedisStore(RedisClient):
         if self._whole is None or self._whole[0] != epoch:
             self._whole = epoch, sequence, 0
         _, began, position = self._whole
-
-        async def scan(client: Any) -> tuple[int, dict[bytes, bytes]]:
+        async with self.using() as client:
             at, page = await client.hscan(self.key("records"), position, count=BATCH)
-            return int(at), dict(page)
-
-        position, found = await self.use(scan)
+            position, found = int(at), dict(page)
         self._whole = (epoch, began, position) if position else None
         records = [one for key, entry in found.items() if (one := _record_in(key, entry)) is not None]
         return records, 0 if position else began
 
     async def _roster(self) -> dict[str, str]:
         key = self.key
-
-        async def read(client: Any) -> dict[str, str]:
+        async with self.using() as client:
             if await client.scard(key("replicas")) > MOST_REPLICAS:
                 # Another program wrote them. Those of the fleet write theirs again within a second.
                 await client.unlink(key("replicas"))
@@ -341,36 +329,27 @@ class RedisStore(RedisClient):
                 await client.srem(key("replicas"), *gone)
             return {name: _text(text) for name, text in said.items() if text and len(text) <= LARGEST_PRESENCE}
 
-        return await self.use(read)
-
 
 class RedisEvents(RedisClient):
     """An ``EventStore``. It has a connection of its own, so that events never delay an exchange."""
 
     async def append(self, writes: Sequence[LogWrite]) -> None:
         """Add blobs to logs, each a capped stream that ends by itself."""
-
-        async def send(client: Any) -> None:
-            async with client.pipeline(transaction=False) as pipe:
-                for write in writes:
-                    key = self.key(f"events:{write.log}")
-                    pipe.xadd(key, {"blob": write.blob}, maxlen=write.keep, approximate=False)
-                    pipe.expire(key, int(KEPT_SECONDS))
-                await pipe.execute()
-
-        await self.use(send)
+        async with self.using() as client, client.pipeline(transaction=False) as pipe:
+            for write in writes:
+                key = self.key(f"events:{write.log}")
+                pipe.xadd(key, {"blob": write.blob}, maxlen=write.keep, approximate=False)
+                pipe.expire(key, int(KEPT_SECONDS))
+            await pipe.execute()
 
     async def read(self, log: str) -> list[bytes]:
         """The blobs of a log, oldest first."""
-
-        async def ask(client: Any) -> list[bytes]:
+        async with self.using() as client:
             found = await client.xrange(self.key(f"events:{log}"))
             blobs = [fields[b"blob"] for _, fields in found]
             if not all(isinstance(one, bytes) for one in blobs):
                 raise ValueError("its answer is no list of events")
             return blobs
-
-        return await self.use(ask)
 
 
 class RedisLeases(RedisClient):
@@ -379,30 +358,23 @@ class RedisLeases(RedisClient):
     async def take(self, name: str, value: str) -> bool:
         """Take a lease, or take it once more with the value of before; ``StoreUnavailable`` if Redis fails."""
         key = self.key(f"lease:{name}")
-
-        async def ask(client: Any) -> bool:
+        async with self.using() as client:
             px = int(LEASE_SECONDS * 1000)
             if await client.set(key, value, nx=True, px=px):
                 return True
             # It was taken before and not given back: what is left of its time may be too short for another renewal.
             return await client.get(key) == value.encode() and bool(await client.pexpire(key, px))
 
-        return await self.use(ask)
-
     async def give_back(self, name: str, value: str) -> None:
         """End a lease, if it is still that of this holder."""
         key = self.key(f"lease:{name}")
-
-        async def end(client: Any) -> None:
-            async with client.pipeline(transaction=True) as pipe:
-                await pipe.watch(key)
-                # Only if it is still ours: it may have ended, and belong to another replica by now.
-                if await pipe.get(key) == value.encode():
-                    pipe.multi()
-                    pipe.delete(key)
-                    await pipe.execute()
-
-        await self.use(end)
+        async with self.using() as client, client.pipeline(transaction=True) as pipe:
+            await pipe.watch(key)
+            # Only if it is still ours: it may have ended, and belong to another replica by now.
+            if await pipe.get(key) == value.encode():
+                pipe.multi()
+                pipe.delete(key)
+                await pipe.execute()
 
 
 def _followed(changes: Any, cursor: int) -> tuple[list[FleetRecord], int | None]:
