@@ -27,6 +27,7 @@ import os
 import ssl
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from cryptography import x509
@@ -53,7 +54,7 @@ class FleetIdentity:
         self._keys = keys
         self.name = name
         self._own = Ed25519PrivateKey.generate()
-        self._made: _Contexts | None = None
+        self._contexts_with = lru_cache(maxsize=1)(self._made_with)
 
     def client(self) -> ssl.SSLContext:
         """For connections to other hubs. It compares no host name: see ``peer_name``."""
@@ -72,19 +73,16 @@ class FleetIdentity:
         return peer_authority(connection) in self.authorities()
 
     def _contexts(self) -> _Contexts:
-        ring = self._keys()
-        if self._made is None or self._made.ring != ring:
-            authorities = [Ed25519PrivateKey.from_private_bytes(seed) for seed in ring.derived(PURPOSE)]
-            chain = _pem(_leaf(self._own.public_key(), self.name, authorities[0])) + self._own.private_bytes(
-                Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
-            )
-            trusted = "".join(_pem(_certificate(one)).decode() for one in authorities)
-            client, server = (
-                _context(side, chain, trusted) for side in (ssl.PROTOCOL_TLS_CLIENT, ssl.PROTOCOL_TLS_SERVER)
-            )
-            names = tuple(_authority_name(one.public_key()) for one in authorities)
-            self._made = _Contexts(ring, client, server, names)
-        return self._made
+        return self._contexts_with(self._keys())
+
+    def _made_with(self, ring: KeyRing) -> _Contexts:
+        authorities = [Ed25519PrivateKey.from_private_bytes(seed) for seed in ring.derived(PURPOSE)]
+        chain = _pem(_leaf(self._own.public_key(), self.name, authorities[0])) + self._own.private_bytes(
+            Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+        )
+        trusted = "".join(_pem(_certificate(one)).decode() for one in authorities)
+        client, server = (_context(side, chain, trusted) for side in (ssl.PROTOCOL_TLS_CLIENT, ssl.PROTOCOL_TLS_SERVER))
+        return _Contexts(client, server, tuple(_authority_name(one.public_key()) for one in authorities))
 
     def __repr__(self) -> str:
         return f"<FleetIdentity {self.name!r} with {self._keys()!r}>"
@@ -93,7 +91,6 @@ class FleetIdentity:
 class _Contexts(NamedTuple):
     """What follows from one ring of keys."""
 
-    ring: KeyRing
     client: ssl.SSLContext
     server: ssl.SSLContext
     authorities: tuple[str, ...]
