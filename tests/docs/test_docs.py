@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.doctor.codes import CODES
 from tests.docs.documented import commands_of
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +45,13 @@ def test_what_the_docs_show_is_what_the_program_prints(command: str, output: str
     if output:
         assert steady(ran.stdout + ran.stderr) == steady(output)
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.requirement("DOC-8", "DX-6")
+def test_every_finding_that_a_page_names_is_one_of_doctor() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    named = {code for page in pages for code in re.findall(r"HF-[A-Z]+(?:-[A-Z0-9]+)+", page.read_text())}
+    assert named - CODES.keys() == set()
 
 
 def test_the_readme_shows_something() -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -13,6 +14,7 @@ import anyio.lowlevel
 import httpx2
 import pytest
 
+from holdfast.access import AuditFiles, AuditFilter, AuditKey, AuditReader, AuditTrail
 from holdfast.access.principals import CLIENT_HEADER, TokenPolicy
 from holdfast.core import FleetExchange, FleetReply, SharedStore, replica_tag
 from holdfast.core.replicas import member
@@ -120,6 +122,7 @@ async def replicas(
     count: int = 2,
     *,
     tokens: TokenPolicy | None = None,
+    audit: AuditTrail | None = None,
     **settings: object,
 ) -> AsyncIterator[list[Replica]]:
     """Hubs that share a broker, each of which knows the others; ``settings`` are the keys under ``holdfast``."""
@@ -131,7 +134,7 @@ async def replicas(
             fleet = Fleet(store, replica=f"r{number}", peers=peers, keys=lambda: KeyRing([KEY]))
             hub = Hub(config(servers, **settings), fleet=fleet, hub_tls=peers.identity.client, has_local=tokens is None)
             ids = SessionIds(SessionKeys([KEY], shared=True), home=home_name(f"r{number}"))
-            app = create_app(hub, tokens=tokens, ids=ids, fleet=fleet)
+            app = create_app(hub, tokens=tokens, ids=ids, fleet=fleet, audit=audit)
             await stack.enter_async_context(hub)
             base = await stack.enter_async_context(serving(app))
             found.append(Replica(Served(hub, app, base), fleet))
@@ -219,11 +222,11 @@ async def message(events: AsyncIterator[dict[str, Any]], method: str) -> Any:
 
 @asynccontextmanager
 async def scene(
-    count: int = 2, *, tokens: TokenPolicy | None = None, **more: Any
+    count: int = 2, *, tokens: TokenPolicy | None = None, audit: AuditTrail | None = None, **more: Any
 ) -> AsyncIterator[tuple[Origin, list[Replica], httpx2.AsyncClient]]:
     async with (
         running("legacy") as origin,
-        replicas({"o": {"url": origin.url, **more}}, count, tokens=tokens) as found,
+        replicas({"o": {"url": origin.url, **more}}, count, tokens=tokens, audit=audit) as found,
         httpx2.AsyncClient(trust_env=False, timeout=PATIENCE) as http,
     ):
         yield origin, found, http
@@ -433,6 +436,22 @@ async def test_a_home_that_is_present_and_cannot_be_reached_is_an_error_with_tha
         said = await client.ask(b, "tools/call", name="o__bump", arguments={})
         assert "the connections of this client cannot be reached: the replica r0" in said["error"]["message"]
         assert not b.served.hub.registry.clients.all(), "its state does not alternate between two"
+
+
+@pytest.mark.requirement("SEC-15")
+async def test_a_call_that_no_replica_takes_is_in_the_audit_of_the_one_that_passed_it_on(tmp_path: Path) -> None:
+    key = AuditKey.of(b"k" * 32)
+    trail = AuditTrail(AuditFiles(tmp_path, key), key)
+    trail.start()
+    async with scene(sharing="per-client", audit=trail) as (_, (a, b), http):
+        client = LegacyClient(http)
+        await client.begin(a)
+        await a.die()
+        await client.ask(b, "tools/call", name="o__bump", arguments={})
+    await anyio.to_thread.run_sync(trail.close)
+    (record,) = [one for one in AuditReader(tmp_path, AuditFilter()).read() if one.method == "tools/call"]
+    assert (record.event, record.principal) == ("refusal", "local")
+    assert "the connections of this client cannot be reached: the replica r0" in record.reason
 
 
 async def test_a_home_that_is_gone_is_taken_over_by_one_replica() -> None:

@@ -423,6 +423,11 @@ class CallAudit:
         self._record(call, began, outcome, "", result)
         return result
 
+    def not_passed_on(self, principal: str, method: str, why: str) -> None:
+        """Record a request that belongs to another replica, which gave no answer and may have no record of it."""
+        if method in RECORDED or method not in protocol.SPEC_CLIENT_METHODS:
+            self._trail.event("refusal", principal=principal, method=method, reason=why)
+
     def _refused(self, call: Call, began: float, why: str) -> RawObject:
         error = NotAudited(f"not called: {why}", hint="an operator has to look at the hub; then try again")
         self._record(call, began, "refused", error.message)

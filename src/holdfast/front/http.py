@@ -296,7 +296,6 @@ class HttpEndpoint:
         if self.peers is None:
             raise found
         message, stream, exchange = read
-        assert message.id is not None  # noqa: S101 - it is a request
         for _ in range(MOST_TRIES):
             if request.forwarded:  # two replicas that disagree would send it to and fro
                 refuse_forwarded(reply, 421, "the connections of this client are on another replica now")
@@ -304,7 +303,7 @@ class HttpEndpoint:
             try:
                 stream.done = await self.peers.answer(found, request, reply)
             except MCPError as exc:
-                stream.error(message.id, exc.error)
+                self._lose(message, stream, request, exc.error)
             if stream.done:
                 return
             try:
@@ -314,7 +313,14 @@ class HttpEndpoint:
             else:
                 return
         text = "the replica with the connections of this client was not found; try again"
-        stream.error(message.id, ErrorData(code=INTERNAL_ERROR, message=text))
+        self._lose(message, stream, request, ErrorData(code=INTERNAL_ERROR, message=text))
+
+    def _lose(self, message: Message, stream: MessageStream, request: Request, why: ErrorData) -> None:
+        """Answer that no replica answered a request; the audit has it here, as a refusal."""
+        if (audit := self._front.broker.audit) is not None:
+            audit.not_passed_on(request.principal.name, message.method or "", why.message)
+        assert message.id is not None  # noqa: S101 - it is a request
+        stream.error(message.id, why)
 
     # The legacy era.
 
