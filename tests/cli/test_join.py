@@ -91,6 +91,10 @@ async def test_stop_ends_the_hub_and_the_next_request_starts_another(home: JoinH
         assert hub.background
         shown = await anyio.to_thread.run_sync(home.run, "status")
         assert f"test in {home.folder}" in shown.stdout
+        missed = await anyio.to_thread.run_sync(home.run, "stop", "--hub", "another")
+        assert missed.returncode == 1
+        assert "no running hub is meant by `another`" in missed.stderr
+        assert f"--hub {hub.pid}" in missed.stderr
         stopped = await anyio.to_thread.run_sync(home.run, "stop")
         assert stopped.returncode == 0, stopped.stderr
         assert f"process id {hub.pid} has ended" in stopped.stdout

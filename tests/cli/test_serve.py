@@ -394,12 +394,34 @@ def test_what_cannot_be_served_is_told(home: Path, arguments: list[str], message
         (["--jwt-issuer", "https://id.example"], "belong together"),
         (["--demo", "--config", "x"], "exclude each other"),
         (["--port", "70000"], "65535"),
+        (["--stdio", "--own", "--profile", "gone"], "there is no profile `gone`"),
     ],
 )
 def test_wrong_usage_is_told(home: Path, arguments: list[str], message: str) -> None:
     ran = run("serve", "--port", "0", *arguments, home=home)
     assert ran.returncode == 2
     assert message in ran.stderr
+    assert "connecting" not in ran.stderr, "no server is started for it"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no disk that is always full")
+def test_addresses_that_cannot_be_written_end_the_start_with_the_reason(home: Path) -> None:
+    home.mkdir()
+    command = [*COMMAND, "serve", "--port", "0"]
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            command,
+            cwd=home,
+            env=environment(home),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert ran.returncode == 1
+    assert "error: cannot write the output: No space left on device" in ran.stderr
+    assert "bug" not in ran.stderr
 
 
 def assert_told(ran: subprocess.CompletedProcess[str], message: str, hint: str) -> None:

@@ -83,21 +83,29 @@ def _run(load: Callable[[], Any], argv: list[str], program: str) -> int:
         return _flushed(exc.code if isinstance(exc.code, int) else FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except typer.Abort:  # Ctrl-C or the end of stdin at a question
-        print_error("aborted: nothing was changed")
-        return FAILED
-    except COMMAND_LINE_ERROR as exc:
-        return _wrong_usage(exc, program)
-    except HoldfastError as exc:
-        print_error(exc.message, exc.hint)
-        return USAGE if isinstance(exc, UsageError) else FAILED
-    except BrokenPipeError:  # the reader closed the pipe (`| head`): an error message has no reader
-        _discard_output()
-        return FAILED
-    except OSError as exc:
-        return _system_failed(exc)
     except Exception as exc:  # noqa: BLE001 - the last place to turn a traceback into a message
-        return _unexpected(exc)
+        return _failed(exc, program)
+
+
+def _failed(exc: Exception, program: str) -> int:
+    """Tell a person why a command failed; returns the exit code."""
+    while isinstance(exc, ExceptionGroup):  # a task group wraps what ended its tasks
+        exc = exc.exceptions[0]
+    match exc:
+        case typer.Abort():  # Ctrl-C or the end of stdin at a question
+            print_error("aborted: nothing was changed")
+        case HoldfastError():
+            print_error(exc.message, exc.hint)
+            return USAGE if isinstance(exc, UsageError) else FAILED
+        case BrokenPipeError():  # the reader closed the pipe (`| head`): an error message has no reader
+            _discard_output()
+        case OSError():
+            return _system_failed(exc)
+        case _ if isinstance(exc, COMMAND_LINE_ERROR):
+            return _wrong_usage(exc, program)
+        case _:
+            return _unexpected(exc)
+    return FAILED
 
 
 def _wrong_usage(exc: Any, program: str) -> int:

@@ -30,7 +30,7 @@ import typer
 import holdfast.config
 import holdfast.control
 import holdfast.serve
-from holdfast.cli.command_options import AsJson, group_of_commands, with_options_of
+from holdfast.cli.command_options import AsJson, found_hub, group_of_commands, with_options_of
 from holdfast.cli.output import keep_quiet, print_json, print_line, print_note, working
 from holdfast.cli.trust import load_trusted, with_trust
 from holdfast.config import Config, user_folders
@@ -635,9 +635,9 @@ def end_background_hubs() -> list[int]:
 
 
 def _hubs_meant(config: Path | None, name: str | None) -> list[RunningHub]:
-    hubs = holdfast.control.running_hubs()
     if name is not None:
-        return [one for one in hubs if holdfast.control.is_named(one, name)]
+        return [found_hub(None, config, name)]
+    hubs = holdfast.control.running_hubs()
     return [one for one in hubs if one.background and (config is None or one.config == str(config.absolute()))]
 
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         URL_VARIABLE as URL_VARIABLE,
         RunningHub as RunningHub,
         find_hub as find_hub,
-        is_named as is_named,
         is_running as is_running,
         registered as registered,
         running_hubs as running_hubs,

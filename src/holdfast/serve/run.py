@@ -426,14 +426,17 @@ def _group(link: WorkerLink) -> WorkerGroup:
 
 async def _run_stdio(serving: Serving, audited_by: Audited) -> None:
     log_faults_in_lines()
-    audit = audited_by.trail
+    audit, options = audited_by.trail, serving.options
     async with found_config(serving) as config:
+        known = [name for name, _ in config.settings.profiles]
+        if options.profile is not None and options.profile not in known:
+            raise UsageError(f"there is no profile `{options.profile}`", hint=f"known: {', '.join(known) or 'none'}")
         state_file = _state_file(serving, config)
-        projects, folder = _project_servers(serving), _own_folder(serving.options)
+        projects, folder = _project_servers(serving), _own_folder(options)
         if projects is not None and folder is not None:
             projects.in_use[folder] = FolderUse(clients=1)
         served = projects.of(config) if projects is not None else config
-        hub = Hub(served, state_file=state_file, approvals=_approvals(serving.options, "localhost"), is_local=True)
+        hub = Hub(served, state_file=state_file, approvals=_approvals(options, "localhost"), is_local=True)
         broker = Broker(hub, audit=audit)
         record_other_events(audit, hub)
         ended = anyio.Event()
@@ -442,14 +445,12 @@ async def _run_stdio(serving: Serving, audited_by: Audited) -> None:
             reloader = _reloader(serving, hub, projects)
             folders = FolderClients(projects, reloader.reload, hub.registry.clock) if projects is not None else None
             _watch(tasks, serving, hub, reloader)
-            tasks.start_soon(end_when_asked, partial(_drain_stdio, broker), serving.options.drain, ended.set)
-            profile = serving.options.profile
-            _check_profile(config, profile)
+            tasks.start_soon(end_when_asked, partial(_drain_stdio, broker), options.drain, ended.set)
             await serve_stdio(
                 hub,
                 broker=broker,
-                tools=serving.options.tools,
-                profile=profile,
+                tools=options.tools,
+                profile=options.profile,
                 folder=folder,
                 folders=folders,
                 ended=ended,
@@ -463,12 +464,6 @@ def _own_folder(options: ServeConfig) -> str | None:
         named = str(options.folder) if options.folder is not None else ""
         return project_folder_of(named, os.getcwd(), os.environ)  # noqa: PTH109 - a text
     return None
-
-
-def _check_profile(config: Config, profile: str | None) -> None:
-    known = [name for name, _ in config.settings.profiles]
-    if profile is not None and profile not in known:
-        raise UsageError(f"there is no profile `{profile}`", hint=f"known: {', '.join(known) or 'none'}")
 
 
 async def _drain_stdio(broker: Broker, seconds: float) -> bool:
