@@ -8,7 +8,6 @@ from holdfast.gateway.bridge import (
     GatewayRunning,
     GatewayState,
     GatewayView,
-    NotWatched,
     decide,
 )
 
@@ -104,8 +103,8 @@ def test_a_file_that_another_program_changed_is_written_again_and_not_counted_as
 
 def test_an_unwatched_gateway_is_neither_trusted_nor_blamed() -> None:
     history = ConfigHistory()
-    assert next_(history, NotWatched(), at=0) == Decision(GatewayState.NOT_WATCHED, write=True)
-    assert next_(history, NotWatched(), at=99) == Decision(GatewayState.NOT_WATCHED)
+    assert next_(history, None, at=0) == Decision(GatewayState.NOT_WATCHED, write=True)
+    assert next_(history, None, at=99) == Decision(GatewayState.NOT_WATCHED)
 
 
 def test_a_config_that_was_refused_and_then_taken_counts_as_taken() -> None:

@@ -68,7 +68,6 @@ __all__ = [
     "GatewayState",
     "GatewayView",
     "HttpSource",
-    "NotWatched",
     "Role",
     "Status",
     "TargetSource",
@@ -132,7 +131,8 @@ class HttpSource:
 
     async def read(self) -> Targets:
         """Ask the endpoint."""
-        headers = self._headers if self.token is not None else None
+        token = self.token
+        headers = (lambda: {"authorization": f"Bearer {token()}"}) if token is not None else None
         try:
             body = await fetch(self.url, headers=headers, allow_plain_http=self.allow_plain_http, within=POLL_SECONDS)
             return _registry(body) or _targets(body, parse_config(body, is_foreign=True))
@@ -141,9 +141,6 @@ class HttpSource:
         except ConfigError as exc:
             # The message of the parser may quote the document, which is not trusted.
             raise SourceFailed("the answer of the endpoint is not an mcp.json") from exc
-
-    def _headers(self) -> Mapping[str, str]:
-        return {"authorization": f"Bearer {self.token()}"} if self.token is not None else {}
 
 
 def _registry(body: bytes) -> Targets | None:
@@ -168,35 +165,22 @@ MODE = 0o640
 """The mode of a new file, because the URL of a target may hold a secret. An existing file keeps its mode."""
 
 
+@dataclass(frozen=True)
 class GatewayConfigFile:
-    """A config file, and beside it the last config that the gateway ran."""
+    """A file with a config: the one that the gateway reads, or the last one that it ran."""
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self._accepted = file.with_name(f"{file.name}.accepted")
+    file: Path
 
     def read(self) -> bytes | None:
         """The current content; None if there is no file."""
-        return _read(self.file)
+        try:
+            return self.file.read_bytes()
+        except FileNotFoundError:
+            return None
 
     def write(self, data: bytes) -> None:
         """Replace the config. After an ``OSError`` nothing has changed."""
         replace_file(self.file, data, mode=MODE, keep_mode=True)
-
-    def read_accepted(self) -> bytes | None:
-        """The last config that the gateway ran, also from an earlier run of the bridge."""
-        return _read(self._accepted)
-
-    def keep_accepted(self, data: bytes) -> None:
-        """Save a config that the gateway runs; ``OSError`` if it cannot be written."""
-        replace_file(self._accepted, data, mode=MODE, keep_mode=True)
-
-
-def _read(file: Path) -> bytes | None:
-    try:
-        return file.read_bytes()
-    except FileNotFoundError:
-        return None
 
 
 # The health of the bridge, and the endpoints that serve it. Nothing is healthy by default: each part must succeed once
@@ -399,11 +383,6 @@ TRY_AGAIN = 300.0
 
 
 @dataclass(frozen=True)
-class NotWatched:
-    """The bridge has no admin address, so it cannot see the gateway."""
-
-
-@dataclass(frozen=True)
 class GatewayDown:
     """The gateway did not answer."""
 
@@ -421,7 +400,8 @@ class GatewayRunning:
         return bool(mark) and mark.encode() in self.dump
 
 
-GatewayView: TypeAlias = NotWatched | GatewayDown | GatewayRunning
+GatewayView: TypeAlias = GatewayDown | GatewayRunning | None
+"""None if the bridge has no admin address, so that it cannot see the gateway."""
 
 
 @dataclass
@@ -486,7 +466,7 @@ def decide(wanted: str | None, history: ConfigHistory, view: GatewayView, *, now
 
 def _look(history: ConfigHistory, view: GatewayView, *, now: float, patience: float) -> GatewayState:
     match view:
-        case NotWatched():
+        case None:
             return GatewayState.NOT_WATCHED
         case GatewayDown():
             return GatewayState.DOWN
@@ -584,6 +564,8 @@ class Bridge:
         self._report = report
         self._clock = clock
         self._file = GatewayConfigFile(plan.output)
+        self._accepted_file = GatewayConfigFile(plan.output.with_name(f"{plan.output.name}.accepted"))
+        """Survives the bridge: the gateway may restart while none runs."""
         self._lock = FileLock(plan.output.with_name(f"{plan.output.name}.lock"))
         self._history = ConfigHistory()
         self._targets: Targets | None = None
@@ -619,7 +601,7 @@ class Bridge:
         if anyio.current_time() - self._polled >= self._plan.poll:
             await self._poll()
         wanted = self._wanted()
-        view = await self._watch.look() if self._watch is not None else NotWatched()
+        view = await self._watch.look() if self._watch is not None else None
         decision = decide(
             wanted.mark if wanted else None, self._history, view, now=anyio.current_time(), patience=self._plan.patience
         )
@@ -645,7 +627,7 @@ class Bridge:
     def _begin(self) -> None:
         self.health.role = "active"
         self._report(f"writing {self._plan.output} from {self._source.name}")
-        self._accepted = self._file.read_accepted()
+        self._accepted = self._accepted_file.read()
         self._in_place = self._file.read()
         self._history = ConfigHistory(
             live=_mark_in(self._in_place), accepted=_mark_in(self._accepted), since=anyio.current_time()
@@ -726,7 +708,7 @@ class Bridge:
     async def _keep_accepted(self, data: bytes) -> None:
         self._accepted = data
         try:
-            await anyio.to_thread.run_sync(self._file.keep_accepted, data)
+            await anyio.to_thread.run_sync(self._accepted_file.write, data)
         except OSError as exc:
             self._report(f"cannot save the accepted config for a restart: {_reason(exc)}")
 

@@ -132,18 +132,16 @@ class Gateway:
     ext_auth: ExtAuth | None = None
     jwt: Jwt | None = None
     port: int = LISTEN_PORT
-    listener: str = LISTENER_NAME
     admin: str = ADMIN_ADDRESS
 
 
-def check_timeout(text: str) -> str:
-    """Return ``text`` if the gateway accepts it as a timeout."""
+def check_timeout(text: str) -> None:
+    """Refuse a timeout that the gateway does not accept."""
     if not _TIMEOUT.fullmatch(text):
         raise UsageError(
             f"`{text}` is not a timeout that the gateway accepts",
             hint='write a whole number above 0 and a unit, as in "10s", "1500ms" or "1m"',
         )
-    return text
 
 
 def is_short(text: str) -> bool:

@@ -30,6 +30,7 @@ from holdfast.gateway.model import (
     CHECK_ROUTE,
     EXT_AUTH_TIMEOUT,
     FAMILIES,
+    LISTENER_NAME,
     PATH_PREFIX,
     PLAIN_DENIAL,
     ExtAuth,
@@ -76,7 +77,7 @@ _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 def render_config(gateway: Gateway, family: Family) -> Document:
     """The whole configuration for this family."""
-    listener: Document = {"name": gateway.listener, "protocol": "HTTP"}
+    listener: Document = {"name": LISTENER_NAME, "protocol": "HTTP"}
     if gateway.jwt is not None:
         listener["policies"] = {"jwtAuth": _jwt(gateway.jwt)}
     check = [] if gateway.ext_auth is None else [_check_route(gateway.ext_auth, family)]
@@ -338,17 +339,13 @@ class Rules:
 class Rendered:
     """A checked config."""
 
-    text: str = field(repr=False)
+    data: bytes = field(repr=False)
+    """The content of the file."""
     mark: str
     routes: int
     shadowed: tuple[str, ...] = ()
     """Targets whose name or path is used by a route of the bootstrap."""
     warnings: tuple[str, ...] = ()
-
-    @property
-    def data(self) -> bytes:
-        """The content of the file."""
-        return self.text.encode()
 
 
 def read_bootstrap(file: Path) -> Document:
@@ -363,7 +360,10 @@ def read_bootstrap(file: Path) -> Document:
         message = f"cannot read the bootstrap config: {exc.strerror or type(exc).__name__}"
         raise ConfigError([Problem(message=message, file=file)]) from exc
     except (yaml.YAMLError, ValueError, RecursionError) as exc:
-        raise ConfigError([_not_yaml(file, exc)]) from exc
+        mark = getattr(exc, "problem_mark", None)
+        line, column = (mark.line + 1, mark.column + 1) if mark is not None else (0, 0)
+        problem = Problem(message="the bootstrap config is not YAML", file=file, line=line, column=column)
+        raise ConfigError([problem]) from exc
     if not isinstance(document, dict):
         raise ConfigError([Problem(message="the bootstrap config is not a mapping", file=file)])
     return document
@@ -400,7 +400,7 @@ def merge(bootstrap: Mapping[str, Any], targets: Sequence[Target], rules: Rules,
     check_config(document, rules.release, rules.schema, source=source)
     routes = sum(len(listener.get("routes") or ()) for listener in _listeners(document))
     warnings = tuple(short_timeouts(document, rules.release.family))
-    return Rendered(text=to_yaml(document), mark=mark, routes=routes, shadowed=shadowed, warnings=warnings)
+    return Rendered(data=to_yaml(document).encode(), mark=mark, routes=routes, shadowed=shadowed, warnings=warnings)
 
 
 def _set_check_timeout(document: Document, ext_auth: ExtAuth, family: Family) -> None:
@@ -453,9 +453,3 @@ def _paths(one: Document) -> Iterator[str]:
 def _dicts(value: object) -> Iterator[Document]:
     if isinstance(value, list):
         yield from (item for item in value if isinstance(item, dict))
-
-
-def _not_yaml(file: Path, exc: Exception) -> Problem:
-    mark = getattr(exc, "problem_mark", None)
-    line, column = (mark.line + 1, mark.column + 1) if mark is not None else (0, 0)
-    return Problem(message="the bootstrap config is not YAML", file=file, line=line, column=column)
