@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -33,10 +33,7 @@ from holdfast.core import Redactor, command_line, is_loopback, mask_url, visible
 from holdfast.doctor.report import Edit, Finding, LiveState, ask_for, open_at, shell
 from holdfast.errors import HoldfastError, NoHub
 from holdfast.hub import DialLimit
-from holdfast.wire import INHERITED, Attempt, Dialer
-
-if TYPE_CHECKING:
-    from holdfast.wire import Connection, Offers
+from holdfast.wire import INHERITED, Attempt, Connection, Dialer, Offers
 
 __all__ = [
     "HOLD_SECONDS",

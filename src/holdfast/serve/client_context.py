@@ -28,7 +28,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import anyio
 import anyio.to_thread
@@ -45,9 +45,7 @@ from holdfast.config import (
 )
 from holdfast.core import CommandFault, CommandUnusable, events as on
 from holdfast.errors import ConfigError, UntrustedConfig
-
-if TYPE_CHECKING:
-    from holdfast.hub import Clock, Hub
+from holdfast.hub import Clock, Hub
 
 __all__ = [
     "IDLE_SECONDS",

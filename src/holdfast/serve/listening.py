@@ -25,23 +25,20 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 from urllib.parse import urlsplit
 
 import anyio
 
 from holdfast._version import __version__
-from holdfast.config import state_folder
+from holdfast.config import Config, state_folder
 from holdfast.control import TOKEN_VARIABLE, RunningHub, is_running, registered, running_hubs
 from holdfast.core import command_line, counted, plain
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.files import PRIVATE_FOLDER, make_private, private_folder
 from holdfast.serve.join_address import JoinAddress, JoinRefused, try_lock
 from holdfast.serve.joiner import BACKGROUND_VARIABLE, runs_in_background
-
-if TYPE_CHECKING:
-    from holdfast.config import Config
-    from holdfast.serve.options import Serving
+from holdfast.serve.options import Serving
 
 __all__ = [
     "Announcement",

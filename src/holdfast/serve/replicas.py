@@ -15,7 +15,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from holdfast.auth import UserTokens, UserTokenStore, find_user_keys
 from holdfast.config import Config, state_folder
@@ -37,10 +36,8 @@ from holdfast.fleet import (
 from holdfast.front import FleetSessions, SessionIds, SessionKeys, SessionStore
 from holdfast.identity import FleetIdentity
 from holdfast.keys import KeyRing
-
-if TYPE_CHECKING:
-    from holdfast.serve.options import Serving
-    from holdfast.serve.worker_link import WorkerTask
+from holdfast.serve.options import Serving
+from holdfast.serve.worker_link import WorkerTask
 
 __all__ = ["FLEET_VARIABLE", "command_user_tokens", "make_fleet", "session_ids", "user_tokens_of"]
 

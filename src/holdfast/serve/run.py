@@ -175,7 +175,7 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
             findings=lambda: front.broker.findings,
             clients=lambda: joined.clients if joined is not None else [],
         )
-        keys.on_notice = admin.hub_changed
+        keys.on_notice = admin.events.hub_changed
         web = create_app(
             hub,
             tokens=tokens,
@@ -255,7 +255,7 @@ def _join_server(
         folders,
         version=__version__,
         background=runs_in_background(os.environ),
-        changed=admin.hub_changed,
+        changed=admin.events.hub_changed,
     )
 
 

@@ -25,22 +25,18 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import anyio
 from starlette.applications import Starlette
 
 from holdfast.access import ConnectionLimits, PeerUids
-from holdfast.front import Acceptor, HttpConnections, ServerTls
+from holdfast.control import ControlServer
+from holdfast.front import Acceptor, Front, HttpConnections, JoinServer, ServerTls
+from holdfast.identity import FleetIdentity
+from holdfast.serve.listening import Announcement
+from holdfast.serve.options import Serving
 from holdfast.serve.program import END_SIGNALS, leave_terminal, on_terminal
-
-if TYPE_CHECKING:
-    from holdfast.control import ControlServer
-    from holdfast.front import Front, JoinServer
-    from holdfast.identity import FleetIdentity
-    from holdfast.serve.listening import Announcement
-    from holdfast.serve.options import Serving
-    from holdfast.serve.worker_link import WorkerLink
+from holdfast.serve.worker_link import WorkerLink
 
 __all__ = ["HubListener", "HubWebServer", "Leaving", "end_when_asked"]
 

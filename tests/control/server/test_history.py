@@ -67,11 +67,11 @@ def test_no_answer_counts_as_an_error() -> None:
     wrong: tuple[CallOutcome, ...] = ("failed", "timed_out", "refused")
     for outcome in fine:
         history.called(_call(outcome))
-    assert (history.of("x").calls, history.of("x").errors) == (5, 0)
+    assert (history.servers["x"].calls, history.servers["x"].errors) == (5, 0)
     for outcome in wrong:
         history.called(_call(outcome, f"it {outcome}"))
-    assert (history.of("x").calls, history.of("x").errors) == (8, 3)
-    error = history.of("x").last_error
+    assert (history.servers["x"].calls, history.servers["x"].errors) == (8, 3)
+    error = history.servers["x"].last_error
     assert error is not None
     assert error.text == "it timed_out"
 
@@ -91,10 +91,10 @@ def test_coming_back_counts_and_coming_up_does_not() -> None:
         (State.CONNECTING, State.CONNECTED),
     ):
         history.moved(_move(old, new))
-    assert history.of("x").reconnects == 0
+    assert history.servers["x"].reconnects == 0
     history.moved(_move(State.CONNECTED, State.PERMANENTLY_FAILED))
     history.moved(_move(State.PERMANENTLY_FAILED, State.CONNECTED))
-    assert history.of("x").reconnects == 1
+    assert history.servers["x"].reconnects == 1
 
 
 @pytest.mark.requirement("SEC-4")

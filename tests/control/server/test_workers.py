@@ -46,7 +46,7 @@ class Counting:
 
     @property
     def total(self) -> tuple[int, int]:
-        seen = self.history.of("x")
+        seen = self.history.servers["x"]
         return seen.calls, seen.errors
 
 
@@ -59,7 +59,7 @@ async def test_the_calls_of_another_worker_count_once_and_are_not_told_as_its_ow
     assert one.total == (3, 1)
     assert one.totals.own()["x"][:2] == (2, 0), "what it was told is not its own"
     assert one.touched == ["x"]
-    error = one.history.of("x").last_error
+    error = one.history.servers["x"].last_error
     assert error is not None
     assert error.text == "it broke"
     other.calls("completed", 0.4)

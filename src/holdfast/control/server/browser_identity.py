@@ -49,6 +49,7 @@ __all__ = [
     "SealedCookies",
     "read_fields",
     "shell",
+    "source_of",
 ]
 
 log = logging.getLogger("holdfast.control")
@@ -304,9 +305,11 @@ class BrowserIdentity:
         if _wants_json(request):
             body = {"error": failed.message, "hint": failed.hint or ""}
             return JSONResponse(body, status_code=status, headers=NOT_KEPT)
-        again = "" if self._issuer is None else self.sign_in_address(to)
         said = f"{failed.message}.{f' {failed.hint}.' if failed.hint else ''}"
-        return _form(to, said, status) if not again else _page("Not signed in", said, again, status)
+        if self._issuer is None:
+            return _form(to, said, status)
+        again = html.escape(self.sign_in_address(to))
+        return shell("Not signed in", said, f'<p><a class="button" href="{again}">Sign in again</a></p>', status)
 
     async def _sign_out(self, request: Request) -> Response:
         if not self.is_own_page(request):
@@ -349,9 +352,14 @@ class BrowserIdentity:
     def _record(self, request: Request, principal: str, method: str, outcome: str, reason: str = "") -> None:
         if self._audit is None:
             return
-        admission = (request.scope.get("extensions") or {}).get("holdfast.admission")
-        source = admission.peer.name if admission is not None else ""
+        source = source_of(request)
         self._audit.event("sign-in", principal=principal, source=source, method=method, outcome=outcome, reason=reason)
+
+
+def source_of(request: Request) -> str:
+    """Where a request comes from: an address, and the user if it is on this machine."""
+    admission = (request.scope.get("extensions") or {}).get("holdfast.admission")
+    return admission.peer.name if admission is not None else ""
 
 
 def _own_path(to: str) -> str:
@@ -416,11 +424,6 @@ _SHELL: Final = """<!doctype html>
 </body>
 </html>
 """
-
-
-def _page(title: str, said: str, again: str, status: int) -> Response:
-    rest = f'<p><a class="button" href="{html.escape(again)}">Sign in again</a></p>'
-    return shell(title, said, rest, status)
 
 
 def _form(to: str, said: str = "", status: int = 200) -> Response:

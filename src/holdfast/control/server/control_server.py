@@ -200,10 +200,6 @@ class ControlServer:
         self._about.draining = True
         self.events.hub_changed()
 
-    def hub_changed(self) -> None:
-        """What users should know about the hub itself, or its clients changed."""
-        self.events.hub_changed()
-
     def close(self) -> None:
         """End every stream, so that a shutdown does not wait for readers."""
         self.events.close()
@@ -293,7 +289,10 @@ class ControlApi:
         if found.operation is None:
             raise _nothing_there(found.allowed)
         # Before the credential: a page of another origin must not learn from the answer whether it has one.
-        self._check_origin(request)
+        # A page that another program serves on this machine has another port, and so another origin.
+        browsers = self._context.browsers
+        if request.headers.get("origin") is not None and not browsers.is_own_page(request):
+            raise ApiRefused(403, "this Origin may not use the control API", hint="open the status page of this hub")
         access = await self._access(found.operation, request)
         still = partial(self._may_still, found.operation, request) if access.principal is not None else None
         asked = ApiRequest(found.operation, found.parameters, request, access=access, still_allowed=still)
@@ -381,11 +380,6 @@ class ControlApi:
             until=anyio.current_time() + found.until - time.time() if found.until is not None else None,
             by_cookie=found.by == "cookie",
         )
-
-    def _check_origin(self, request: Request) -> None:
-        """Refuse pages of other origins: a page that another program serves on this machine has another port."""
-        if request.headers.get("origin") is not None and not self._context.browsers.is_own_page(request):
-            raise ApiRefused(403, "this Origin may not use the control API", hint="open the status page of this hub")
 
 
 def _require(operation: Operation, access: ApiAccess, request: Request) -> None:

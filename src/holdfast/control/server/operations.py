@@ -63,7 +63,7 @@ from holdfast.control.models import (
     WaitingCall,
     WaitingCalls,
 )
-from holdfast.control.server.browser_identity import BrowserIdentity
+from holdfast.control.server.browser_identity import BrowserIdentity, source_of
 from holdfast.control.server.control_events import EVENTS, KEEP_ALIVE, KEEP_ALIVE_SECONDS, EventStream, frame
 from holdfast.control.server.log_buffer import LogBuffer
 from holdfast.control.server.server_logins import PendingLogins, PrincipalLogins, log_in_from_page, login_frames
@@ -194,17 +194,12 @@ class ApiRequest:
         self.still_allowed = still_allowed
         """Looks again whether a principal has the access; None for an access that only time ends."""
         self._request = request
+        self.source = source_of(request)
 
     def sent(self, model: type[_Sent]) -> _Sent:
         """What it sends; the table of operations says which model that is."""
         assert isinstance(self.body, model)  # noqa: S101 - the table says so
         return self.body
-
-    @property
-    def source(self) -> str:
-        """Where it comes from: an address, and the user if it is on this machine."""
-        admission = (self._request.scope.get("extensions") or {}).get("holdfast.admission")
-        return admission.peer.name if admission is not None else ""
 
     @property
     def sign_in(self) -> str:

@@ -41,7 +41,7 @@ import math
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlencode, urlsplit
 
 import anyio
@@ -53,6 +53,7 @@ from starlette.routing import Route
 
 from holdfast.access import AuditTrail, Principal
 from holdfast.auth import (
+    DeviceCode,
     PendingLogin,
     StoreUnusable,
     UserGrants,
@@ -75,9 +76,6 @@ from holdfast.endpoint import CONNECT_PATH, LINK_SECONDS, LoginLinks, LoginTicke
 from holdfast.errors import HoldfastError, LoginFailed, UnknownServer
 from holdfast.hub import Hub
 from holdfast.keys import as_text
-
-if TYPE_CHECKING:
-    from holdfast.auth import DeviceCode
 
 __all__ = ["CLIENT_DOCUMENT", "ConnectPage", "PendingLogins", "PrincipalLogins", "log_in_from_page", "login_frames"]
 

@@ -216,13 +216,13 @@ class History:
         self._wall = wall
         self._began = wall()
         self.servers: dict[str, ServerHistory] = defaultdict(lambda: ServerHistory(self._began))
-        """The histories that there are."""
+        """The histories that there are; an empty one is made for a server without a record."""
         self.in_flight_elsewhere: Mapping[str, int] = {}
         """How many calls of each server are under way in other workers."""
 
     def moved(self, record: Transition) -> None:
         """Take a transition."""
-        self.of(record.server).moved(record, self._wall())
+        self.servers[record.server].moved(record, self._wall())
 
     def called(self, record: CallEnded) -> None:
         """Take the end of a call."""
@@ -230,11 +230,7 @@ class History:
 
     def called_elsewhere(self, server: str, calls: int, errors: int, *, error: str) -> None:
         """Take calls of another worker."""
-        self.of(server).called_elsewhere(self._wall(), calls, errors, error=error)
-
-    def of(self, server: str) -> ServerHistory:
-        """Return a server's history; an empty one if there is no record of it."""
-        return self.servers[server]
+        self.servers[server].called_elsewhere(self._wall(), calls, errors, error=error)
 
     def forget(self, server: str) -> None:
         """Drop a server that is no longer configured."""
@@ -328,7 +324,8 @@ class Views:
 
     def hub(self) -> HubView:
         """Return the hub itself."""
-        hub, about = self._hub, self._about
+        hub, about, fleet = self._hub, self._about, self._replicas
+        of_fleet = (fleet.configs.notice, fleet.state.clock.notice) if fleet is not None else ()
         return HubView(
             version=__version__,
             pid=about.pid or os.getpid(),
@@ -344,7 +341,7 @@ class Views:
             and all(hub.registry.slot(name).has_outcome.is_set() for name in hub.config.servers),
             catalog_version=hub.registry.catalog.version,
             identity=_acts_as(hub) or about.identity,
-            notice=self._notice(),
+            notice=". ".join(filter(None, (about.notice(), *of_fleet))),
             calls_waiting=len(hub.registry.call_approvals.waiting()),
             clients=(*about.clients(), *about.clients_elsewhere),
             loop_lag=self._loop_lag(),
@@ -356,11 +353,6 @@ class Views:
         waiting = self._hub.registry.call_approvals.waiting()
         mine = [one for one in waiting if principal is None or one.binding.principal == principal]
         return WaitingCalls(now=self._wall(), calls=tuple(map(waiting_call, mine)))
-
-    def _notice(self) -> str:
-        fleet = self._replicas
-        ours = (fleet.configs.notice, fleet.state.clock.notice) if fleet is not None else ()
-        return ". ".join(filter(None, (self._about.notice(), *ours)))
 
     def _fleet(self) -> FleetView | None:
         fleet = self._replicas
@@ -393,13 +385,17 @@ class Views:
 
     def server(self, name: str) -> Server:
         """Return one server; raise ``UnknownServer`` if there is none of that name."""
-        slot, history, now = self._hub.registry.slot(name), self._history.of(name), self._wall()
+        slot, history, now = self._hub.registry.slot(name), self._history.servers[name], self._wall()
         health, spec, fleet = slot.health(), slot.spec, self._replicas
         is_down = health.status in ("transient", "permanent", "denied")
         source = self._hub.registry.catalog.servers.get(name, CatalogSource())
         listed = Counter(entry.key.kind for entry in (() if source.withdrawn else source.entries))
         held = self._hub.approvals.held(name)
         text = self._text(slot, health, tools=listed[Kind.TOOL], held=len(held))
+        # A first try that failed and goes on: no record has reported its reason yet.
+        early = (
+            LastError(at=history.since, text=health.reason) if health.reason and health.failure is not None else None
+        )
         found = findings(self._hub.registry.catalog, servers=(name,)).get(name) or self._about.findings().get(name, "")
         return Server(
             id=name,
@@ -431,7 +427,7 @@ class Views:
             calls_total=history.calls,
             errors_total=history.errors,
             reconnects_total=history.reconnects,
-            last_error=history.last_error or _current_error(health, history.since),
+            last_error=history.last_error or early,
             timeline=tuple(history.timeline),
             activity=history.tally.activity(now),
             probed_by=fleet.evidence.prober_of(name) if fleet is not None and is_down else "",
@@ -490,7 +486,7 @@ class Views:
 
     def activity(self, name: str) -> Activity | None:
         """Return the recent calls of a server; None if there were none."""
-        return self._history.of(name).tally.activity(self._wall())
+        return self._history.servers[name].tally.activity(self._wall())
 
     def targets(self) -> TargetsView:
         """Return the servers that a gateway can route to, with unmasked addresses, and why the others are left out."""
@@ -548,11 +544,6 @@ def _target(slot: Slot) -> str:
         return ""
     target = slot.redactor.mask(shlex.join([spec.command, *spec.args]) if spec.command else mask_url(spec.url))
     return target if len(target) <= LONGEST_TARGET else f"{target[: LONGEST_TARGET - 1]}…"
-
-
-def _current_error(health: Health, since: float) -> LastError | None:
-    """Return the reason as the last error if no record reported it yet: a first try that failed and goes on."""
-    return LastError(at=since, text=health.reason) if health.reason and health.failure is not None else None
 
 
 def _item(entry: CatalogEntry, *, held: bool) -> CatalogItem:

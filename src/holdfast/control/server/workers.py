@@ -332,20 +332,17 @@ class SharedTotals:
         """Take what other workers answered, as ``told`` gives it."""
         told = {worker: answer for worker, answer in answers.items() if worker not in self._ended}
         self._take({worker: answer["calls"] for worker, answer in told.items()})
-        self._take_clients([client for answer in told.values() for client in answer["clients"]])
+        joined_there = (client for answer in told.values() for client in answer["clients"])
+        clients = tuple(map(JoinedClientView.model_validate, joined_there))
+        if clients != self._about.clients_elsewhere:
+            self._about.clients_elsewhere = clients
+            self._events.hub_changed()
 
     def worker_ended(self, body: bytes) -> None:
         """A worker that leaves told its totals."""
         told = {Worker(*worker): totals for worker, totals in json.loads(body)}
         self._ended.update(told)
         self._take(told)
-
-    def _take_clients(self, told: Sequence[Mapping[str, Any]]) -> None:
-        """The clients that joined at other workers."""
-        clients = tuple(JoinedClientView.model_validate(one) for one in told)
-        if clients != self._about.clients_elsewhere:
-            self._about.clients_elsewhere = clients
-            self._events.hub_changed()
 
     def _take(self, answers: Mapping[Worker, Mapping[str, Sequence[Any]]]) -> None:
         in_flight: dict[str, int] = {}
