@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast.front import create_hub_app, tls
+from holdfast.front import tls
 from holdfast.identity import FleetIdentity
 from holdfast.keys import KeyRing
 from holdfast.serve.web_server import HubListener, HubWebServer
@@ -28,9 +28,8 @@ async def listening(identity: FleetIdentity, servers: dict[str, Any] | None = No
     """A hub of these servers that serves other hubs at a port."""
     usual, listener = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
     async with front(servers or {}) as hub, anyio.create_task_group() as tasks:
-        hubs = HubListener(listener, identity), create_hub_app(hub.app.state.front, uids=None)
         began = anyio.Event()
-        server = HubWebServer(hub.app, tls=None, on_listen=began.set, for_hubs=hubs)
+        server = HubWebServer(hub.app, tls=None, on_listen=began.set, for_hubs=HubListener(listener, identity))
         tasks.start_soon(server.serve, [usual])
         await began.wait()
         yield listener.getsockname()[1]

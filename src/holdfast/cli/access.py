@@ -421,7 +421,7 @@ def _moment_of(text: str) -> datetime:
 
 def _show(record: AuditRecord, *, as_json: bool) -> None:
     if as_json:
-        print_json_line(_values(record))
+        print_json_line(msgspec.to_builtins(record))
         return
     about = "/".join(filter(None, (record.server, record.tool)))
     what = about or record.method if record.event == "call" else " ".join(filter(None, (record.method, about)))
@@ -436,11 +436,6 @@ def _show(record: AuditRecord, *, as_json: bool) -> None:
         (_one(f"{took}{where}{why}{lost}"), "dim"),
     )
     print_line(line)
-
-
-def _values(record: AuditRecord) -> dict[str, Any]:
-    values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(record))
-    return values
 
 
 def _one(text: str) -> str:

@@ -42,7 +42,7 @@ from holdfast.core import command_line, plain, scopes_in
 from holdfast.errors import ConfigError, HoldfastError, UnknownServer, UsageError
 
 if TYPE_CHECKING:
-    from holdfast.auth import DeviceCode, Grant, GrantStore, LoggedOut, LoginMethod, LoginStatus, RungStatus, UserRow
+    from holdfast.auth import DeviceCode, Grant, GrantStore, LoginMethod, LoginStatus, RungStatus, UserRow
 
 __all__ = ["auth_app", "log_in_to", "login", "logout", "open_privately"]
 
@@ -263,14 +263,9 @@ def logout(
         return
     revoked = f", and revoked by {gone.grant.issuer}" if gone.revoked else ""
     print_line(f"Logged out of {server}: {tokens} are removed{revoked}.")
-    if others := _others(found, gone, server):
-        print_note(f"These servers used the same login: {', '.join(others)}.")
-
-
-def _others(config: Config, gone: LoggedOut, server: str) -> list[str]:
-    """The other servers that had the same login."""
-    servers = [one for one in config.servers.values() if one.id != server]
-    return [one.id for one in servers if one.url and holdfast.auth.canonical(one.url) in gone.grant.servers]
+    others = [one for one in found.servers.values() if one.id != server and one.url]
+    if also := [one.id for one in others if holdfast.auth.canonical(one.url) in gone.grant.servers]:
+        print_note(f"These servers used the same login: {', '.join(also)}.")
 
 
 # Show logins

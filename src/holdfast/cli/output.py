@@ -142,11 +142,8 @@ def print_json_line(value: Mapping[str, object]) -> None:
 
 def json_text(value: object, *, indent: int | None = None) -> str:
     """JSON that this terminal can show."""
-    return visible_json(value, indent=indent, ascii_only=_ascii_only())
-
-
-def _ascii_only() -> bool:
-    return (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+    is_ascii = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+    return visible_json(value, indent=indent, ascii_only=is_ascii)
 
 
 def print_error(message: str, hint: str = "") -> None:
@@ -275,13 +272,11 @@ class Page:
     def block(self, prefix: str | Text, text: str, *, style: str = "") -> list[Text]:
         """A prefix and a text; further lines of the text are indented below its first."""
         head = prefix if isinstance(prefix, Text) else Text(prefix)
-        first, *rest = self._lines(text, max(LEAST, self.width - head.cell_len))
+        room = max(LEAST, self.width - head.cell_len)
+        first, *rest = _wrapped(text, room) if self.cut and cell_len(text) > room else [text]
         indent = Text(" " * head.cell_len)
         lines = [(head, first), *((indent, line) for line in rest)]
         return [self.fit(Text.assemble(start, (line, style))) for start, line in lines]
-
-    def _lines(self, text: str, width: int) -> list[str]:
-        return list(_wrapped(text, width)) if self.cut and cell_len(text) > width else [text]
 
     def table(self, lines: Sequence[Sequence[Cell]]) -> list[Text]:
         """Rows as lines. Each column is as wide as its widest cell."""

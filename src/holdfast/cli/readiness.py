@@ -222,7 +222,9 @@ async def check_servers(
             async with holdfast.control.ControlClient(running) as control:
                 return await _seen(control, wanted)
         except NoHub as gone:
-            running = _successor(running)
+            file = running.config
+            same = (one for one in holdfast.control.running_hubs() if file and one.config == file)
+            running = next(same, running)
             return [_unknown(name, gone) for name in wanted or ["all servers"]], True
 
     rows = await _settled(at_hub, deadline, on_rows, at_once=at_once)
@@ -267,11 +269,6 @@ async def _settled(
         if is_settled or left <= 0:
             return rows
         await anyio.sleep(min(left, LOOK_SECONDS))
-
-
-def _successor(hub: RunningHub) -> RunningHub:
-    """The hub that serves the same file now; the same one where there is no other."""
-    return next((one for one in holdfast.control.running_hubs() if hub.config and one.config == hub.config), hub)
 
 
 def _unknown(require: str, gone: NoHub) -> Row:

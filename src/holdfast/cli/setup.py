@@ -179,7 +179,16 @@ def _undo(clients: list[KnownClient], around: ClientPaths, *, dry_run: bool, as_
             undoing.perform(backups)
         done.append(undoing)
     if as_json:
-        print_json(_undone_as_data(done, done=not dry_run))
+        rows = [
+            {
+                "client": undoing.client.id,
+                "file": str(undoing.backup.place.file),
+                "restored": list(undoing.backup.moved),
+                "exact": undoing.exact,
+            }
+            for undoing in done
+        ]
+        print_json({"written": bool(done) and not dry_run, "undone": rows})
     else:
         _print_undone(done, done=not dry_run)
     return 0 if done else 1
@@ -259,20 +268,6 @@ def _print_undone(undone: Sequence[UndoPlan], *, done: bool) -> None:
         print_line(f"{undoing.backup.place.file} {verb} {how}")
     if not undone:
         print_note("nothing to undo: no backup was found")
-
-
-def _undone_as_data(undone: Sequence[UndoPlan], *, done: bool) -> dict[str, Any]:
-    """The result as JSON data."""
-    rows = [
-        {
-            "client": undoing.client.id,
-            "file": str(undoing.backup.place.file),
-            "restored": list(undoing.backup.moved),
-            "exact": undoing.exact,
-        }
-        for undoing in undone
-    ]
-    return {"written": done and bool(undone), "undone": rows}
 
 
 def _print_row(row: ImportRow, *, done: bool) -> None:
@@ -545,18 +540,15 @@ def _undo_all() -> tuple[list[str], list[str]]:
     """What was done, and what could not be."""
     done: list[str] = []
     problems: list[str] = []
-    around, backups = (
-        holdfast.config.ClientPaths(environ=os.environ, project=Path.cwd()),
-        holdfast.config.Backups(os.environ),
-    )
+    around = holdfast.config.ClientPaths(environ=os.environ, project=Path.cwd())
+    backups = holdfast.config.Backups(os.environ)
     for client in CLIENTS.values():
         try:
-            while undoings := list(
-                holdfast.config.plan_undoing([client], around, backups)
-            ):  # one edit of each file at a time
-                undoings[0].perform(backups)
-                how = "as it was" if undoings[0].exact else "with its servers back; later changes stay"
-                done.append(f"{undoings[0].backup.place.file} is {how}")
+            # One edit at a time: the one before it can be planned when this one is undone.
+            while undoing := next(iter(holdfast.config.plan_undoing([client], around, backups)), None):
+                undoing.perform(backups)
+                how = "as it was" if undoing.exact else "with its servers back; later changes stay"
+                done.append(f"{undoing.backup.place.file} is {how}")
         except HoldfastError as exc:
             problems.append(f"{client.title}: {exc.message}")
     for title, file in holdfast.config.still_pointed(around):

@@ -136,12 +136,10 @@ def advice(group: CauseGroup, page: Page) -> list[Text]:
     lines = page.block("  ", about, style="dim" if len(group.servers) > 1 else "")
     if first.action:
         lines += page.block(f"  {page.pointer} ", one_line(first.action), style="cyan")
-    return [*lines, *(line for command in group.commands() for line in _command_lines(command, page))]
-
-
-def _command_lines(command: str, page: Page) -> list[Text]:
-    """A command to copy: on one line, which a terminal wraps itself. A full screen has no such lines."""
-    return wrapped_command(command, page.width) if page.full_screen else [_command_line(command)]
+    for command in group.commands():
+        # A command to copy is one line, which a terminal wraps itself. A full screen has no such lines.
+        lines += wrapped_command(command, page.width) if page.full_screen else [_command_line(command)]
+    return lines
 
 
 def wrapped_command(command: str, width: int) -> list[Text]:

@@ -481,19 +481,12 @@ def _loader(hub: RunningHub, names: Sequence[str]) -> Loader:
 
 
 def _client(hub: RunningHub, addresses: Mapping[str, str]) -> Loader:
-    return holdfast.hub.Loader(_as_config(addresses), tls=holdfast.control.trust_in(hub.certificate), is_hub=True)
-
-
-def _as_config(addresses: Mapping[str, str]) -> Config:
-    token = _token()
+    """A client of endpoints of the hub, with the token of callers where this user's hub wants one."""
+    token, file = os.environ.get(holdfast.serve.TOKEN_VARIABLE, ""), holdfast.serve.local_token_file(os.environ)
+    if not token and file.exists():
+        token = holdfast.serve.read_token(file)
     headers = {"headers": {"Authorization": f"Bearer {token}"}} if token else {"oauth": False}
     servers = {name: {"type": "http", "url": url, **headers} for name, url in addresses.items()}
     limits = {"call": {"timeout": LONGEST_CALL, "hardTimeout": LONGEST_CALL}}
-    return holdfast.config.config_from_mapping({"mcpServers": servers, "holdfast": limits})
-
-
-def _token() -> str:
-    """The token of callers, where this user's hub wants one."""
-    given = os.environ.get(holdfast.serve.TOKEN_VARIABLE, "")
-    file = holdfast.serve.local_token_file(os.environ)
-    return given or (holdfast.serve.read_token(file) if file.exists() else "")
+    config = holdfast.config.config_from_mapping({"mcpServers": servers, "holdfast": limits})
+    return holdfast.hub.Loader(config, tls=holdfast.control.trust_in(hub.certificate), is_hub=True)

@@ -53,7 +53,6 @@ from holdfast.front import (
     SessionKeys,
     TlsFiles,
     create_app,
-    create_hub_app,
     serve_stdio,
 )
 from holdfast.hub import ApprovalsLock, Hub, HubRecord, Published, Reloader, default_state_file
@@ -193,13 +192,19 @@ async def _run_http(serving: Serving, audited_by: Audited) -> None:  # noqa: PLR
             assertions=assertions,
         )
         front: Front = web.state.front
+        if options.listen_hubs is not None:
+            log.info("other hubs are served on %s", options.listen_hubs)
+        # A worker tells its supervisor where it listens, and that tells the rest.
+        announce = partial(tell_addresses, serving, config, sign_in_code=admin.sessions.new_code)
+        if worker is not None:
+            announce = partial(worker.report, takes=True)
         server = HubWebServer(
             web,
             tls=tls,
-            on_listen=lambda: _announce(serving, config, admin),
+            on_listen=announce,
             # In a worker: where the other workers reach it. The folder is private to the user.
             private=bind_unix(Path(worker.task.socket)) if worker is not None else None,
-            for_hubs=_for_hubs(serving, front, identity),
+            for_hubs=HubListener(serving.hub_listener, identity) if serving.hub_listener is not None else None,
         )
         note, place = Announcement(serving, config), shared_place(serving)
         if place is not None and folders is not None:
@@ -291,34 +296,11 @@ def _require_shared_key(options: ServeConfig, *, shared: bool) -> None:
     )
 
 
-def _for_hubs(serving: Serving, front: Front, identity: FleetIdentity) -> tuple[HubListener, Any] | None:
-    """The listener for other hubs and what is served there; None if there is none."""
-    listener = serving.hub_listener
-    if listener is None:
-        return None
-    hubs = HubListener(listener, identity)
-    if serving.options.listen_hubs is not None:
-        log.info("other hubs are served on %s", serving.options.listen_hubs)
-    return hubs, create_hub_app(front, uids=hubs.uids)
-
-
-def _announce(serving: Serving, config: Config, admin: ControlServer) -> None:
-    """Tell where this hub listens. A worker tells its supervisor, which tells the rest."""
-    if serving.worker is not None:
-        serving.worker.report(takes=True)
-    else:
-        tell_addresses(serving, config, sign_in_code=admin.sessions.new_code)
-
-
 def allowed_hosts(serving: Serving) -> tuple[str, ...]:
     """The host names that requests may use."""
     named = (serving.host, *(serving.options.allow_host or ()), urlsplit(serving.public_url).hostname or "")
-    return (*LOOPBACK_HOSTS, *(_in_authority(host) for host in named))
-
-
-def _in_authority(host: str) -> str:
-    """A host as requests name it: an IPv6 address has brackets there, and that of a pod has none."""
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+    # In a request an IPv6 address has brackets, and that of a pod has none.
+    return (*LOOPBACK_HOSTS, *(f"[{host}]" if ":" in host and not host.startswith("[") else host for host in named))
 
 
 def _server_tls(options: ServeConfig) -> ServerTls | None:

@@ -31,7 +31,7 @@ from starlette.applications import Starlette
 
 from holdfast.access import ConnectionLimits, PeerUids
 from holdfast.control import ControlServer
-from holdfast.front import Acceptor, Front, HttpConnections, JoinServer, ServerTls
+from holdfast.front import Acceptor, Front, HttpConnections, JoinServer, ServerTls, create_hub_app
 from holdfast.identity import FleetIdentity
 from holdfast.serve.listening import Announcement
 from holdfast.serve.options import Serving
@@ -78,12 +78,9 @@ class HubWebServer:
         tls: ServerTls | None,
         on_listen: Callable[[], None],
         private: socket.socket | None = None,
-        for_hubs: tuple[HubListener, Starlette] | None = None,
+        for_hubs: HubListener | None = None,
     ) -> None:
-        """``private`` is a Unix socket at which other processes of this hub reach it.
-
-        ``for_hubs`` are a listener for other hubs, and the application that is served there.
-        """
+        """``private`` is a Unix socket at which other processes of this hub reach it."""
         self._app = app
         self._servers = [HttpConnections(app.state.endpoint, trusts=tls.trusts if tls is not None else None)]
         self._private = private
@@ -130,13 +127,12 @@ class HubWebServer:
             self._handed = [*self._acceptors]
             # It has limits of its own: strangers at the port must not shut out the other workers.
             self._acceptors.append(Acceptor(self._private, make, limits=ConnectionLimits()))
-        if self._for_hubs is not None:
-            # The same hub, its MCP endpoints alone, with the rules of that application.
-            hubs, app = self._for_hubs
-            server = HttpConnections(app.state.endpoint, trusts=hubs.identity.trusts)
+        if (hubs := self._for_hubs) is not None:
+            # The same hub, its MCP endpoints alone, with the rules for other hubs.
+            endpoint = create_hub_app(self._app.state.front, uids=hubs.uids).state.endpoint
+            server = HttpConnections(endpoint, trusts=hubs.identity.trusts)
             self._servers.append(server)
-            refused = app.state.endpoint.certificate_refused
-            limits = ConnectionLimits()
+            limits, refused = ConnectionLimits(), endpoint.certificate_refused
             self._acceptors.append(
                 Acceptor(hubs.listener, server.connection, limits=limits, tls=hubs.tls, on_refused=refused)
             )
@@ -193,7 +189,6 @@ class Leaving:
         note: Announcement,
         joined: JoinServer | None = None,
     ) -> None:
-        self._hub = front.hub
         self._serving = serving
         self._server = server
         self._front = front
@@ -207,13 +202,13 @@ class Leaving:
         worker = self._serving.worker
         if _runs_stdio(worker):
             # The workers wait in the queue of its socket meanwhile, and see its servers as they are.
-            await self._hub.ready(STDIO_SECONDS)
+            await self._front.hub.ready(STDIO_SECONDS)
             return
         if self._serving.predecessor is None and (worker is None or not worker.task.waits):
             return
         ready = False
         with anyio.CancelScope() as self._starting:
-            ready = await self._hub.ready(READY_SECONDS)
+            ready = await self._front.hub.ready(READY_SECONDS)
         if not ready and not self._starting.cancel_called:
             log.warning("some servers have no outcome after %g s; this hub takes over all the same", READY_SECONDS)
         self._front.accepted = True
@@ -224,7 +219,7 @@ class Leaving:
         if worker is None or worker.task.waits:
             return
         self._front.is_told_ready = True
-        await self._hub.ready()
+        await self._front.hub.ready()
         worker.report(ready=True)
         await worker.all_ready.wait()
         self._front.accepted = True
