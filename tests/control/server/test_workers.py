@@ -108,6 +108,49 @@ async def test_an_answer_that_comes_after_the_end_of_its_worker_counts_nothing_a
     assert one.total == (3, 0)
 
 
+async def test_what_many_ended_workers_left_is_handed_on_as_one_sum() -> None:
+    speaker, sizes = Counting(ONE), list[int]()
+    for number in range(2, 40):
+        leaving = Counting(Worker(number, f"{number}.sock"))
+        leaving.calls("completed", 0.1)
+        leaving.calls("failed", 0.1)
+        speaker.learns_from(leaving)
+        speaker.totals.worker_ended(leaving.totals.left())
+        sizes.append(len(speaker.totals.left()))
+    assert speaker.total == (76, 38)
+    assert max(sizes) - min(sizes) <= 4, "no more than the digits of the counts"
+    crashed = Counting(Worker(90, "90.sock"))
+    crashed.calls("completed", 0.1)
+    speaker.learns_from(crashed)
+    speaker.calls("completed", 0.1)
+    successor = Counting(OTHER)
+    another = Counting(Worker(91, "91.sock"))
+    another.calls("completed", 0.1)
+    successor.totals.worker_ended(another.totals.left())
+    successor.totals.worker_ended(speaker.totals.left())
+    assert successor.total == (79, 38), "its own, those that ended before, and one that said nothing at its end"
+
+
+async def test_the_end_of_one_worker_hides_no_call_under_way_in_another() -> None:
+    one, other, leaving = Counting(ONE), Counting(OTHER), Counting(Worker(3, "3.sock"))
+    other.calls("completed", 0.1)
+    other.slot.machine.life.calls = 2
+    one.learns_from(other)
+    one.totals.worker_ended(leaving.totals.left())
+    assert one.history.in_flight_elsewhere == {"x": 2}
+
+
+async def test_what_a_third_worker_says_of_one_that_ended_counts_nothing_again() -> None:
+    one, other, third = Counting(ONE), Counting(OTHER), Counting(Worker(3, "3.sock"))
+    other.calls("completed", 0.1)
+    third.totals.answered({Worker(4, "4.sock"): other.totals.told()})
+    last = json.loads(other.totals.left())
+    last[-1][0] = [4, "4.sock"]
+    one.totals.worker_ended(json.dumps(last).encode())
+    one.totals.worker_ended(third.totals.left())
+    assert one.total == (1, 0)
+
+
 async def test_the_oldest_worker_speaks_and_one_that_leaves_does_not_count() -> None:
     assert WorkerGroup(ONE, lambda: (ONE, OTHER)).speaker is None
     assert WorkerGroup(OTHER, lambda: (ONE, OTHER)).speaker == ONE

@@ -75,6 +75,9 @@ class Worker(NamedTuple):
 STDIO_NUMBER: Final = 0
 """The number of the process that runs the stdio servers."""
 
+GONE: Final = Worker(-1, "")
+"""Stands for all workers that left their totals."""
+
 
 class WorkerGroup:
     """The processes of one supervisor that are present and stay.
@@ -287,9 +290,9 @@ class SharedTotals:
         self._about = about
         self._events = events
         self._known: dict[Worker, dict[str, tuple[int, int]]] = {}
-        """Calls and errors of each other worker and server, as it told them last."""
+        """Calls and errors of each other worker and server, as it told them last; of all that ended, under ``GONE``."""
         self._ended: set[Worker] = set()
-        """Those that left their totals. An answer of theirs that was under way is older, and must not count again."""
+        """Those that left their totals. What else is told of them is older, and must not count again."""
 
     def told(self) -> dict[str, Any]:
         """What the speaker is told of this worker."""
@@ -317,21 +320,31 @@ class SharedTotals:
                 await self._leave_totals()
 
     async def _leave_totals(self) -> None:
-        """Tell the speaker what is known of this worker, and of those that ended before."""
         speaker = self._group.speaker
-        if speaker is None or self._group.is_member:
-            return
+        if speaker is not None and not self._group.is_member:
+            await asked(speaker, "POST", "/workers/ended", body=self.left(), within=LAST_SECONDS)
+
+    def left(self) -> bytes:
+        """What the speaker is told at the end of this worker: its totals, after those of workers that ended before."""
         present = {*self._group.others}
         # What a worker learned of those that ended before it is known nowhere else.
         ended = [(one, known) for one, known in self._known.items() if one not in present]
         told = [(one, {server: (*counts, 0, "") for server, counts in known.items()}) for one, known in ended]
-        body = json.dumps([*told, (self._group.own, self.own())]).encode()
-        await asked(speaker, "POST", "/workers/ended", body=body, within=LAST_SECONDS)
+        return json.dumps([*told, (self._group.own, self.own())]).encode()
 
     def answered(self, answers: Mapping[Worker, Mapping[str, Any]]) -> None:
         """Take what other workers answered, as ``told`` gives it."""
         told = {worker: answer for worker, answer in answers.items() if worker not in self._ended}
-        self._take({worker: answer["calls"] for worker, answer in told.items()})
+        in_flight: dict[str, int] = {}
+        for worker, answer in told.items():
+            self._take(worker, answer["calls"])
+            for server, (_, _, open_calls, _) in answer["calls"].items():
+                if server in self._hub.config.servers:
+                    in_flight[server] = in_flight.get(server, 0) + open_calls
+        for server, count in self._history.in_flight_elsewhere.items():
+            if count and not in_flight.get(server):
+                self._events.called(server)  # its readers see that it is at rest
+        self._history.in_flight_elsewhere = in_flight
         joined_there = (client for answer in told.values() for client in answer["clients"])
         clients = tuple(map(JoinedClientView.model_validate, joined_there))
         if clients != self._about.clients_elsewhere:
@@ -339,30 +352,44 @@ class SharedTotals:
             self._events.hub_changed()
 
     def worker_ended(self, body: bytes) -> None:
-        """A worker that leaves told its totals."""
-        told = {Worker(*worker): totals for worker, totals in json.loads(body)}
-        self._ended.update(told)
-        self._take(told)
+        """A worker that leaves told its totals, as ``left`` gives them."""
+        *others, last = [(Worker(*worker), totals) for worker, totals in json.loads(body)]
+        worker, totals = last
+        if worker in self._ended:
+            return
+        self._ended.add(worker)
+        for one, known in others:
+            if one == GONE:
+                sums = _plus(self._known.get(GONE, {}), known)
+                self._take(GONE, {server: (*counts, 0, "") for server, counts in sums.items()})
+            elif one not in self._ended:
+                self._take(one, known)
+        self._take(worker, totals)
+        # It is complete, so it is summed up: what is handed on must not grow with each roll.
+        self._known[GONE] = _plus(self._known.get(GONE, {}), self._known.pop(worker))
 
-    def _take(self, answers: Mapping[Worker, Mapping[str, Sequence[Any]]]) -> None:
-        in_flight: dict[str, int] = {}
-        for worker, totals in answers.items():
-            known = self._known.setdefault(worker, {})
-            for server, (calls, errors, open_calls, error) in totals.items():
-                if server not in self._hub.config.servers:
-                    continue
-                in_flight[server] = in_flight.get(server, 0) + open_calls
-                before = known.get(server, (0, 0))
-                if calls < before[0]:
-                    before = (0, 0)  # the server was removed there meanwhile, and added again
-                known[server] = (calls, errors)
-                if calls > before[0]:
-                    self._history.called_elsewhere(server, calls - before[0], errors - before[1], error=error)
-                    self._events.called(server)
-        for server, count in self._history.in_flight_elsewhere.items():
-            if count and not in_flight.get(server):
-                self._events.called(server)  # its readers see that it is at rest
-        self._history.in_flight_elsewhere = in_flight
+    def _take(self, worker: Worker, totals: Mapping[str, Sequence[Any]]) -> None:
+        """Count what is new in the totals of a worker."""
+        known = self._known.setdefault(worker, {})
+        for server, (calls, errors, _, error) in totals.items():
+            if server not in self._hub.config.servers:
+                continue
+            before = known.get(server, (0, 0))
+            if calls < before[0]:
+                before = (0, 0)  # the server was removed there meanwhile, and added again
+            known[server] = (calls, errors)
+            if calls > before[0]:
+                self._history.called_elsewhere(server, calls - before[0], errors - before[1], error=error)
+                self._events.called(server)
+
+
+def _plus(sums: Mapping[str, tuple[int, int]], more: Mapping[str, Sequence[Any]]) -> dict[str, tuple[int, int]]:
+    """Sums of calls and errors by server, with those of one more worker."""
+    merged = dict(sums)
+    for server, (calls, errors, *_) in more.items():
+        before = merged.get(server, (0, 0))
+        merged[server] = (before[0] + calls, before[1] + errors)
+    return merged
 
 
 async def keep_switches(hub: Hub, group: WorkerGroup, runs_in_stdio: Callable[[str], bool]) -> None:
