@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -157,6 +158,25 @@ def test_a_process_that_is_started_again_finds_its_variables_and_shows_none() ->
 def test_too_many_variables_to_hide_are_passed_on_all_the_same() -> None:
     given = {f"LARGE_{number}": "x" * 60_000 for number in range(4)}
     with hidden_environment(given) as (shown, descriptor):
+        taken = {**shown, ENVIRON_VARIABLE: str(os.dup(descriptor))}
+        isolate_variables(taken)
+    assert taken == given
+
+
+def test_variables_find_room_where_sockets_have_little_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = socket.socketpair
+
+    def small() -> tuple[socket.socket, socket.socket]:
+        pair = usual()
+        for one in pair:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)  # as on macOS
+            one.settimeout(5)
+        return pair
+
+    monkeypatch.setattr(socket, "socketpair", small)
+    given = {f"LARGE_{number}": "x" * 50_000 for number in range(2)}
+    with hidden_environment(given) as (shown, descriptor):
+        assert set(shown) == {ENVIRON_VARIABLE}
         taken = {**shown, ENVIRON_VARIABLE: str(os.dup(descriptor))}
         isolate_variables(taken)
     assert taken == given

@@ -35,7 +35,7 @@ _OPEN: Final = (
 """How the names begin that the loader, the C library and Python read before our first line runs. The rest is hidden."""
 
 _MOST_HIDDEN: Final = 128 * 1024
-"""Bytes: less than the buffer of a socket. More than that is passed on as usual."""
+"""Bytes: all of them must find room in the buffer of a socket. More than that is passed on as usual."""
 
 _READ_SECONDS: Final = 10.0
 
@@ -62,6 +62,8 @@ def hidden_environment(environ: Mapping[str, str]) -> Iterator[tuple[dict[str, s
     ours, theirs = socket.socketpair()  # a pipe or a file could be opened under /proc until the process is closed
     with theirs:
         with ours:
+            for end, room in ((ours, socket.SO_SNDBUF), (theirs, socket.SO_RCVBUF)):
+                end.setsockopt(socket.SOL_SOCKET, room, 2 * _MOST_HIDDEN)  # macOS has 8 KiB, and then this would hang
             ours.sendall(data)
         shown = {name: value for name, value in environ.items() if name not in hidden}
         yield {**shown, ENVIRON_VARIABLE: str(theirs.fileno())}, theirs.fileno()
