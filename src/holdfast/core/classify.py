@@ -467,7 +467,7 @@ _UNREACHABLE = {
     ),
     NetworkFault.REFUSED: (
         "nothing listens at its address (connection refused)",
-        "start the server, or correct the host and port in its definition",
+        "start the server, or correct the host and port in `url`",
     ),
 }
 
