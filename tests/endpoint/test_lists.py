@@ -98,6 +98,21 @@ async def test_the_pages_of_callers_with_rules_are_bounded(monkeypatch: pytest.M
 
 
 @pytest.mark.requirement("HUB-8")
+@pytest.mark.requirement("SEC-11")
+async def test_a_page_to_which_no_cursor_of_the_hub_leads_is_given_but_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(own_answers, "PAGE", 2)
+    async with opened("a") as hub:
+        publish(hub, "a", tools(5))
+        lists, view = Lists(), View(hub)
+        await read(lists, view)
+        for start in range(6):
+            first, again = [(await lists.page(view, TOOLS, start, modern=False))[0] for _ in range(2)]
+            assert first.value() == again.value()
+            assert (first is again) is (start in (0, 2, 4))
+
+
 async def test_what_a_session_was_given_shows_whether_its_lists_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_answers, "PAGE", 2)
     async with opened("a", largeResults={"over": 0}) as hub:

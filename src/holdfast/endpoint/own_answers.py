@@ -239,8 +239,8 @@ MOST_PAGES = 64
 """How many pages are kept for callers that do not see everything. A page that is dropped is made again."""
 
 
-_Place: TypeAlias = tuple[str, str, bool, int, tuple[str, ...]]
-"""A page: the rights of its reader, the method, the era, where it begins, and the servers that lack a login."""
+_Place: TypeAlias = tuple[str, str, bool, tuple[str, ...], int]
+"""A page: the rights of its reader, the method, the era, the servers that lack a login, and where it begins."""
 
 
 class Lists:
@@ -248,7 +248,8 @@ class Lists:
 
     A page is kept with the catalog and the configuration that it was made of, and is of no use when one of them was
     replaced. Nothing has to be forgotten when something changes: the next reader makes the page again in its place.
-    What grows with the number of different rights is bounded (``MOST_PAGES``).
+    What grows with the number of different rights is bounded (``MOST_PAGES``), and a page is kept only if a cursor of
+    the hub leads to it: a client may send any number as a cursor (SEC-11).
 
     A legacy client is told after a restart which of its lists changed (``differs``), though it was given them by
     another process. For that its session keeps a digest of each list. The digest is of the items without the marks of
@@ -273,7 +274,7 @@ class Lists:
         """The page that begins with an item, and its digest; raises ``MCPError`` if there is no such page."""
         catalog, config = view.now.catalog, view.hub.config
         lacking = lacking_login(view) if method == "tools/list" else ()
-        place: _Place = (view.rights, method, modern, start, lacking)
+        place: _Place = (view.rights, method, modern, lacking, start)
         made = self._pages.get(place)
         if made is not None and made[0] is catalog and made[1] is config:
             return made[2], made[3]
@@ -311,6 +312,13 @@ class Lists:
         return written, digest.digest()
 
     def _keep(self, place: _Place, page: tuple[Catalog, Config, RawObject, bytes]) -> None:
+        *of_list, start = place
+        alike = [one for one in self._pages if [*one[:-1]] == of_list]
+        if not start:
+            for one in alike:  # the list is made again, and what followed its first page is of no use
+                del self._pages[one]
+        elif all(self._pages[one][2].get("nextCursor") != dumps(str(start)) for one in alike):
+            return  # a client may name any item as the first one: no page of the hub ends before this one
         if place[0] and place not in self._pages:
             limited = [one for one in self._pages if one[0]]
             if len(limited) >= MOST_PAGES:
