@@ -74,6 +74,39 @@ async def test_a_callback_that_waits_gets_one_notice_after_the_other() -> None:
     assert told == [0, 1, 2]
 
 
+@pytest.mark.requirement("BRK-3")
+async def test_a_slow_callback_makes_no_timeout_of_a_request_that_is_answered() -> None:
+    in_flight, told = InFlight(), list[float]()
+
+    async def callback(progress: float, total: float | None, message: str | None) -> None:
+        await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0.05)
+        told.append(progress)
+
+    request = in_flight.start(None, callback, idle=0.01, within=10)
+    request.progress(1, None, None)
+    async with asyncio.timeout(5):
+        await request.delivered()
+    assert told == [1]
+    in_flight.end(request)
+
+
+async def test_a_callback_that_hangs_holds_up_the_answer_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.wire.in_flight.DELIVERY_SECONDS", 0.01)
+    in_flight = InFlight()
+
+    async def callback(progress: float, total: float | None, message: str | None) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    request = in_flight.start(None, callback, idle=10, within=10)
+    request.progress(1, None, None)
+    async with asyncio.timeout(5):
+        await request.delivered()
+    assert request.delivery is not None
+    in_flight.end(request)
+    with pytest.raises(asyncio.CancelledError):
+        await request.delivery
+
+
 async def test_time_does_not_run_while_the_server_waits_for_us() -> None:
     in_flight = InFlight()
     made: list[Any] = []

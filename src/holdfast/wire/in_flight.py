@@ -11,6 +11,7 @@ timer serves all requests of a connection, and none is set for each of them.
 Progress. A notice extends the time first, and then reaches its receiver, all of it before the result and in its order.
 A caller takes it at once, while the message is read. A callback of a program may wait, and the task that waits for the
 answer cannot call it: over HTTP that task reads the stream. So a task of its own gives it one notice after the other.
+An answer waits for that, but no longer than ``DELIVERY_SECONDS``.
 
 The caller. A context variable names the request that a task makes, for everything that the server sends on the
 request's own stream (``dispatcher``).
@@ -41,6 +42,10 @@ __all__ = ["CURRENT", "Caller", "Era", "InFlight", "RequestInFlight", "until_can
 log = logging.getLogger("holdfast.wire")
 
 Era: TypeAlias = Literal["modern", "legacy"]
+
+
+DELIVERY_SECONDS = 60.0
+"""How long a callback may hold up the answer for the notices before it: as long as a server may be silent."""
 
 
 class Caller(Protocol):
@@ -208,9 +213,10 @@ class RequestInFlight(msgspec.Struct, eq=False):
                 log.warning("a progress callback raised %s", type(exc).__name__)
 
     async def delivered(self) -> None:
-        """Wait until the callback has all notices."""
+        """The answer is here: wait until the callback has all notices. A slow one is no timeout of the server."""
+        self._task, self.due = None, math.inf
         if self.delivery is not None:
-            await asyncio.wait([self.delivery])
+            await asyncio.wait([self.delivery], timeout=DELIVERY_SECONDS)
 
     def __repr__(self) -> str:
         due = f"due in {self.due - self._all.loop.time():.1f} s"
