@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
 import socket
 import ssl
@@ -747,3 +748,30 @@ def test_of_many_pieces_the_small_ones_are_joined_up_to_a_bound() -> None:
     assert b"".join(pieces) == b"x" * 200_000 + b"y" * 4_096 + b"z"
     assert max(map(len, pieces)) == 64 * 1024
     assert len(pieces) < 100
+
+
+@pytest.mark.requirement("LOAD-2")
+@pytest.mark.parametrize("connecting", [False, True])
+@pytest.mark.parametrize(
+    ("failure", "fault", "stood"),
+    [
+        (ConnectionResetError(), NetworkFault.CLOSED, True),
+        (ConnectionResetError(errno.ECONNRESET, "reset"), NetworkFault.RESET, None),
+        (ssl.SSLEOFError(8, "EOF occurred in violation of protocol"), NetworkFault.CLOSED, True),
+        (ssl.SSLZeroReturnError(6, "TLS/SSL connection has been closed"), NetworkFault.CLOSED, True),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), NetworkFault.REFUSED, False),
+    ],
+    ids=["left in the handshake", "reset", "cut in TLS", "closed in TLS", "refused"],
+)
+def test_how_a_peer_left_is_told_apart(
+    failure: Exception, fault: NetworkFault, stood: bool | None, connecting: bool
+) -> None:
+    expected = not connecting if stood is None else stood
+    assert evidence_of(failure, doing="", connecting=connecting) == NetworkFailure(fault=fault, stood=expected)
+
+
+@pytest.mark.parametrize("connecting", [False, True])
+def test_a_fault_without_a_name_is_a_closed_connection_only_if_it_stood(connecting: bool) -> None:
+    seen = evidence_of(OSError(), doing="", connecting=connecting)
+    fault = NetworkFault.OTHER if connecting else NetworkFault.CLOSED
+    assert seen == NetworkFailure(fault=fault, stood=not connecting)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -254,3 +255,23 @@ async def test_the_end_of_an_event_stream_is_the_end_of_an_sse_connection() -> N
         await peer.stop()
         await seen.until(lambda: seen.end is not None)
         assert isinstance(seen.end, NetworkFailure)
+
+
+@pytest.mark.requirement("LIFE-18")
+async def test_clients_that_watch_a_resource_are_told_of_a_change_for_each_time_without_a_stream() -> None:
+    all_told: list[tuple[str, str, object]] = []
+    relay: Any = SimpleNamespace(capabilities={}, told=lambda *said: all_told.append(said))
+    wanted = DesiredState()
+    wanted.watch("a://b")
+    change = ("a", "notifications/resources/updated", {"uri": "a://b"})
+    async with McpPeer(era="modern", get_stream=True) as peer, Warden() as warden, anyio.create_task_group() as tasks:
+        dialer = Dialer(warden=warden, limits=Limits())
+        hooks = DialHooks(relay=relay)
+        async with dialer.connect(_spec(peer), within=10, redactor=Redactor(), hooks=hooks) as connection:
+            tasks.start_soon(apply_desired_state, connection, wanted)
+            for number in range(1, 3):
+                with anyio.fail_after(5):
+                    await peer.streaming(number)
+                assert [told for told in all_told if "updated" in told[1]] == [change] * number
+                peer.end_streams()
+            tasks.cancel_scope.cancel()

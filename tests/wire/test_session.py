@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -11,7 +12,8 @@ from mcp_types import CLIENT_CAPABILITIES_META_KEY, LOG_LEVEL_META_KEY, PROTOCOL
 from mcp_types.version import LATEST_MODERN_VERSION
 
 from holdfast.config import Limits, ServerSpec
-from holdfast.core import Redactor
+from holdfast.core import Redactor, TimedOut
+from holdfast.wire import RawObject, session
 from holdfast.wire.dial import Dialer
 from holdfast.wire.http.transport import HttpDispatcher
 from holdfast.wire.in_flight import Era, RequestInFlight
@@ -102,3 +104,24 @@ async def test_every_list_is_read_in_its_time_and_a_call_is_one_request(monkeypa
                 assert {name for name, _ in await connection.list_tools(within=10)} == {
                     name for name, _ in offers["tools"]
                 }
+
+
+@pytest.mark.requirement("LIFE-10")
+@pytest.mark.parametrize(
+    ("params", "named"),
+    [({"name": "add", "uri": "a://b"}, "add"), ({"uri": "a://b"}, "a://b"), ({}, "some/method")],
+)
+@pytest.mark.parametrize(
+    ("hard", "idle", "within", "after", "setting"),
+    [
+        (False, 5.0, 9.0, 5.0, "timeout"),
+        (True, 5.0, 9.0, 9.0, "holdfast.call.hardTimeout"),
+        (True, 9.0, 9.0, 9.0, "timeout"),
+    ],
+)
+def test_a_request_that_took_too_long_says_for_what_it_waited_and_which_setting_gives_more_time(
+    params: dict[str, str], named: str, hard: bool, idle: float, within: float, after: float, setting: str
+) -> None:
+    request: Any = SimpleNamespace(hard=hard)
+    seen = session._timed_out("some/method", RawObject.of(params).members, request, idle, within)
+    assert seen == TimedOut(doing=f"the result of {named}", after=after, setting=setting)

@@ -186,10 +186,10 @@ class _GrpcCall:
 
     def take(self, data: bytes) -> None:
         """Take a part of the body, up to the bound."""
-        self.body += data
-        if len(self.body) > LARGEST_ANSWER:
-            self.body.clear()
+        if len(self.body) + len(data) > LARGEST_ANSWER:
             self.fail(GrpcFailed("its answer is too large"))
+        else:
+            self.body += data
 
     def fail(self, failure: GrpcFailed) -> None:
         if not self.answer.done():
