@@ -231,6 +231,7 @@ class CheckedRequirement(TypedDict):
     hint: str | None
     retry_in: float | None
     tools: int
+    login: bool
 
 
 class CheckOutput(Versioned):

@@ -39,8 +39,14 @@ def hub() -> Iterator[HubPeer]:
         server("github", held=("secret",)),
         server("files", tools=2),
         server(
-            "linear", "denied", reason="it rejected the token (401)", action="Log in.", command="holdfast login linear"
+            "linear",
+            "denied",
+            reason="it rejected the token (401)",
+            action="Log in.",
+            command="holdfast login linear",
+            login=True,
         ),
+        server("login-page", "denied", reason="access denied (403)", command="holdfast doctor login-page"),
         server("slow", "transient", state="reconnecting", reason="its process exited with code 3", retry_in=4.2),
         server("broken", "permanent", reason="the command `nope` was not found", retry_in=60.0),
         server("off", "disabled"),
@@ -91,6 +97,12 @@ def test_each_requirement_has_a_verdict_and_the_worst_gives_the_exit_code(
     assert (told["ok"], told["code"], told["hub"]) == (code == 0, code, hub.url)
     assert told["requirements"][0]["verdict"] == verdict
     assert {asked for asked, _ in hub.asked} <= {"GET /api/servers", "GET /api/catalog"}
+
+
+def test_whether_a_login_helps_is_told_by_the_hub_and_not_by_a_word_in_its_hint(hub: HubPeer, inside: Inside) -> None:
+    asked = ("check", "--require", "linear,login-page,files", "--wait", "0s", "--json")
+    told = json.loads(inside(*asked, environment=hub.environment).out)
+    assert [one["login"] for one in told["requirements"]] == [True, False, False]
 
 
 @pytest.mark.requirement("MSG-9")

@@ -116,6 +116,8 @@ class Row:
     hint: str = ""
     retry_in: float | None = None
     tools: int = 0
+    login: bool = False
+    """Whether a login would help."""
 
 
 def exit_code(rows: Iterable[Row]) -> int:
@@ -158,6 +160,7 @@ def _row(
         hint=hint,
         retry_in=server.retry_in if server is not None and verdict not in ("ready", "missing", "held") else None,
         tools=server.tools if server is not None else 0,
+        login=server is not None and server.login,
     )
 
 

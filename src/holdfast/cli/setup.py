@@ -470,7 +470,7 @@ def _check(config: Path, wait: float) -> list[Row]:
 
 def _logins(rows: list[Row], config: Path, wait: float) -> list[Row]:
     """Offer a login for each server that asks for one; then check those again."""
-    wanted = [row.server for row in rows if row.verdict == "denied" and "login" in row.hint]
+    wanted = [row.server for row in rows if row.verdict == "denied" and row.login]
     if not wanted:
         return rows
     print_line(("6. Logins", "bold"))
