@@ -5,9 +5,9 @@ Everything that it shows comes through the hub, as for any client. Only `break` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from textwrap import indent
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import anyio
 import typer
@@ -95,11 +95,6 @@ async def _tools(url: str) -> list[str]:
     return [tool.name for tool in result.tools]
 
 
-async def _call(url: str, tool: str, arguments: Mapping[str, Any]) -> CallResult:
-    with working(f"calling {tool}"):
-        return await _loader(url).call(HUB, tool, arguments)
-
-
 # The tour
 
 
@@ -124,8 +119,9 @@ async def _tour(control: DemoControl, url: str) -> None:
 async def _until(url: str, wanted: Callable[[CallResult], bool]) -> None:
     """Call until the answer matches, and show it."""
     with anyio.move_on_after(PATIENCE):
-        while not wanted(result := await _call(url, "notes__list_notes", {})):  # noqa: ASYNC110 - only a call shows it
-            await anyio.sleep(PAUSE)
+        with working("calling list_notes"):
+            while not wanted(result := await _loader(url).call(HUB, "notes__list_notes", {})):  # noqa: ASYNC110 - only a call shows it
+                await anyio.sleep(PAUSE)
         print_line((indent(plain(result.text), RESULT), "red" if result.is_error else "green"))
         return
     raise HoldfastError(

@@ -441,7 +441,10 @@ def forbidden(case: Case, seen: HttpStatus) -> Finding:
     if challenge.wants_scope:
         return login_scope(seen, seen.login) if seen.login is not None else _scope(case, challenge)
     if statement_of(seen) is Statement.NO_DECISION:
-        return _unclear(case, seen)
+        # It may hide an outage: the hub's own hint names the switch, and here is the timeout to raise.
+        setting = AGENTGATEWAY_SETTING if seen.body.strip() else ENVOY_SETTING
+        text = f"{classify_evidence(seen).hint}, and raise its timeout ({setting})"
+        return as_told("HF-DENIED-UNCLEAR", seen, text, case.again)
     if is_wrong_host(seen):
         return wrong_host(case, seen)
     return as_told(
@@ -498,13 +501,6 @@ def authorization_outage(case: Case, seen: HttpStatus) -> Finding:
         f"raise the gateway's authorization timeout: {setting}; {then}",
         command,
     )
-
-
-def _unclear(case: Case, seen: HttpStatus) -> Finding:
-    """A denial that may hide an outage: the hub's own hint names the switch, and here is the timeout to raise."""
-    setting = AGENTGATEWAY_SETTING if seen.body.strip() else ENVOY_SETTING
-    text = f"{classify_evidence(seen).hint}, and raise its timeout ({setting})"
-    return as_told("HF-DENIED-UNCLEAR", seen, text, case.again)
 
 
 def _needed(case: Case, login: Login | None = None) -> Finding:

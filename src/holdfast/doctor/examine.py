@@ -62,7 +62,6 @@ from holdfast.doctor.network_faults import not_judged, resolve
 from holdfast.doctor.report import (
     CheckResult,
     Finding,
-    Health,
     HubSeen,
     Repaired,
     Report,
@@ -324,11 +323,13 @@ class Doctor:
             servers = tuple([await self._report(one) for one in examined])
             timers.cancel_scope.cancel()
         of_hub = _hub_findings(hub) if hub is not None else ()
+        view = hub.view if hub is not None else None
+        seen = HubSeen(url=mask_url(serving.url), version=view.version, pid=view.pid) if serving and view else None
         return Report(
             holdfast=__version__,
             ok=not any(map(_is_in_doubt, servers)) and all(one.status != "failed" for one in whole),
             file=str(self._source) if self._source is not None else None,
-            hub=_hub_seen(hub),
+            hub=seen,
             checks=(*whole, *(CheckResult(check="hub", status="warned", findings=(one,)) for one in of_hub)),
             servers=servers,
             causes=causes_of(servers),
@@ -353,10 +354,12 @@ class Doctor:
         if any(one.code == "HF-TOKENS-CORRUPT" for result in whole for one in result.findings):
             store = TokenStore(store.folder / "unread")  # reading a damaged store moves it, which only --fix may do
         logins = Logins(store)
+        # A process begins early enough to have half of its time, also that of the server that has the least.
+        shortest = min((self._seconds(one.server) for one in self._reading.definitions), default=self._timeout)
         return Tools(
             dialer=Dialer(warden=warden, limits=settings.limits, authorize=logins.authorize, hub_tls=self._hub_tls),
             dials=DialLimit(settings.load.concurrency, timers),
-            starts=DialLimit(places_here(), timers, hold=HOLD_SECONDS, wait=self._shortest / 2),
+            starts=DialLimit(places_here(), timers, hold=HOLD_SECONDS, wait=shortest / 2),
             commands=sum(one.server.enabled and bool(one.server.command) for one in chosen),
             settings=settings,
             resolve=self._resolve,
@@ -429,21 +432,17 @@ class Doctor:
         for check in self._checks:
             if check.applies(case) and check.compares:
                 results[check.id] = await self._result(check, case, results)
+        statuses = {result.status for result in results.values()}
         return ServerReport(
             id=case.id,
             transport=case.transport,
             target=case.target,
-            health=_health(results),
+            health="failed" if "failed" in statuses else "warned" if "warned" in statuses else "healthy",
             tools=_tool_count(case),
             checks=tuple(results.values()),
             hub=case.learned.live,
             elapsed_ms=examined.elapsed_ms,
         )
-
-    @property
-    def _shortest(self) -> float:
-        """The time of the server that has the least. Each must begin early enough to have half of its own."""
-        return min((self._seconds(one.server) for one in self._reading.definitions), default=self._timeout)
 
     def _seconds(self, server: ServerSpec) -> float:
         """How long all checks of a server may take. A process may start for as long as its ``startTimeout`` says."""
@@ -508,22 +507,11 @@ def _is_in_doubt(server: ServerReport) -> bool:
     return server.health == "failed" or any(one.code == "HF-CROWDED" for one in server.findings)
 
 
-def _health(results: Mapping[str, CheckResult]) -> Health:
-    statuses = {result.status for result in results.values()}
-    return "failed" if "failed" in statuses else "warned" if "warned" in statuses else "healthy"
-
-
 def _tool_count(case: Case) -> int | None:
     seen = case.learned.probe
     if seen is None or seen.listing is None or case.server.problems:
         return None
     return sum(is_shown(name, case.spec.tools) for name, _ in seen.listing.get("tools", ()))
-
-
-def _hub_seen(hub: LiveHub | None) -> HubSeen | None:
-    if hub is None or hub.view is None:
-        return None
-    return HubSeen(url=mask_url(hub.found.url), version=hub.view.version, pid=hub.view.pid)
 
 
 def _hub_findings(hub: LiveHub) -> Iterator[Finding]:

@@ -265,7 +265,12 @@ async def unverified(case: Case, route: Route, seen: TlsFailure) -> Finding:
         case TlsFault.WRONG_NAME:
             return _other_name(case, route, shown)
         case TlsFault.UNKNOWN_CA:
-            return _unknown_authority(route, shown)
+            return finding(
+                "HF-TLS-AUTHORITY",
+                f"the certificate of {route} is signed by {_signer(shown)}, which this machine does not trust",
+                "if you trust it, ask its operator for its certificate as a file, and export the path",
+                "export SSL_CERT_FILE=/path/to/its-certificate.pem",
+            )
         case _:
             return finding(
                 "HF-TLS-UNVERIFIED",
@@ -317,17 +322,6 @@ def _other_name(case: Case, route: Route, shown: _Certificate | None) -> Finding
     there = case.url_with(netloc=f"{usable}:{port}" if port else usable)
     return finding(
         "HF-TLS-NAME", words, "if that is the right server, write this name", edits=case.url_edit(there, certain=False)
-    )
-
-
-def _unknown_authority(route: Route, shown: _Certificate | None) -> Finding:
-    text = "if you trust it, ask its operator for its certificate as a file, and export the path"
-    command = "export SSL_CERT_FILE=/path/to/its-certificate.pem"
-    return finding(
-        "HF-TLS-AUTHORITY",
-        f"the certificate of {route} is signed by {_signer(shown)}, which this machine does not trust",
-        text,
-        command,
     )
 
 

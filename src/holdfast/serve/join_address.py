@@ -113,7 +113,8 @@ class JoinAddress:
         own = f"{self.path}.{os.getpid() % 1000}"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            _remove(own)
+            with suppress(FileNotFoundError):
+                os.unlink(own)  # noqa: PTH108 - a text
             listener.bind(own)
             os.chmod(own, 0o600)  # noqa: PTH101 - a text
             listener.listen(128)
@@ -135,11 +136,6 @@ class JoinAddress:
 
     def __repr__(self) -> str:
         return f"<JoinAddress {self.path}>"
-
-
-def _remove(path: str) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(path)  # noqa: PTH108 - a text
 
 
 def _runtime_folder(environ: Mapping[str, str]) -> str:

@@ -318,7 +318,8 @@ class WorkerPool:
                     self.leave(END)
                 if anyio.current_time() - ended.begun > STEADY_SECONDS:
                     delay = FIRST_DELAY
-                what = ended.end
+                code = ended.process.returncode
+                what = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
             if not self._is_over(number):
                 log.error("%s %s; the next one starts in %g s", name_of(number), what, delay)
                 await anyio.sleep(delay)
@@ -504,12 +505,6 @@ class WorkerProcess:
     def ended(self) -> bool:
         """Whether it is gone."""
         return self.process.returncode is not None
-
-    @property
-    def end(self) -> str:
-        """How it ended."""
-        code = self.process.returncode
-        return f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
 
     @property
     def takes(self) -> bool:

@@ -93,8 +93,10 @@ class EventStream:
         """Send a record to every follower."""
         if self._followers and (event := event_for(record, self._wall())) is not None:
             server, name, data = event
+            rounded = {key: to_milliseconds(one) if isinstance(one, float) else one for key, one in data.items()}
+            text = json.dumps(rounded, separators=(",", ":"))
             for follower in self._followers:
-                follower.put(name, json.dumps(_rounded(data), separators=(",", ":")))
+                follower.put(name, text)
                 follower.touched(server)
 
     def gone(self, server: str) -> None:
@@ -237,10 +239,6 @@ class _Follower:
         return until < silent_at or self.came.is_set()
 
 
-def _rounded(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: to_milliseconds(value) if isinstance(value, float) else value for key, value in data.items()}
-
-
 _FIELDS: Mapping[type[HubRecord], tuple[str, tuple[str, ...]]] = {
     RetryPlanned: ("retry", ("attempt", "delay")),
     AccessChanged: ("access", ("denied", "reason")),
@@ -257,8 +255,11 @@ def event_for(record: HubRecord, at: float) -> tuple[str, str, dict[str, Any]] |
     match record:
         case Transition():
             name, data = "transition", change_of(record, at).model_dump()
-        case BreakerChanged():
-            name, data = "breaker", _breaker(record)
+        case BreakerChanged(change=Tripped() as trip):
+            state = {"state": "open", "retry_in": trip.retry_in, "failures": trip.failures}
+            name, data = "breaker", {**state, "refused": trip.refused}
+        case BreakerChanged(change=closed):
+            name, data = "breaker", {"state": "closed", "retry_in": None, "failures": 0, "refused": closed.refused}
         case RetryPlanned() | AccessChanged() | Published() | CloseFailed() | ToolChanged() | ToolApproved():
             name, sent = _FIELDS[type(record)]
             data = {field: getattr(record, field) for field in sent}
@@ -266,15 +267,6 @@ def event_for(record: HubRecord, at: float) -> tuple[str, str, dict[str, Any]] |
             return None
     line = log_text(record)  # a reader tells it in the words of the log
     return record.server, name, {"server": record.server, **data, "at": at, "text": line[2] if line else ""}
-
-
-def _breaker(record: BreakerChanged) -> dict[str, Any]:
-    change = record.change
-    if isinstance(change, Tripped):
-        state = {"state": "open", "retry_in": change.retry_in, "failures": change.failures}
-    else:
-        state = {"state": "closed", "retry_in": None, "failures": 0}
-    return {**state, "refused": change.refused}
 
 
 async def end_with_reader(receive: Receive, stream: anyio.CancelScope) -> None:

@@ -13,8 +13,8 @@ sources:
   roles that ``access.roles`` gives her. A browser sends its cookie and its address by itself, so neither counts for a
   request that changes something unless a page of this hub sent it.
 
-What must never happen: an operation runs before its access is checked; a refusal of an audited operation leaves no
-record; a stream goes on after the access of its reader ended.
+What must never happen: an operation runs before its access is checked; a known caller is refused an audited operation
+without a record; a stream goes on after the access of its reader ended.
 """
 
 from __future__ import annotations

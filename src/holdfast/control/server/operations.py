@@ -744,7 +744,11 @@ def _described(operation: Operation) -> dict[str, Any]:
         "x-needs": operation.needs,
         "responses": {"200": _answer(operation), **{str(code): _error(code) for code in sorted(_errors(operation))}},
     }
-    if parameters := [*_in_path(operation), *_in_query(operation)]:
+    in_path = [part.strip("{}") for part in operation.path.split("/") if part.startswith("{")]
+    number = {"type": "integer", "minimum": 1, "maximum": MOST_LINES}
+    parameters = [{"name": one, "in": "path", "required": True, "schema": {"type": "string"}} for one in in_path]
+    parameters += [{"name": one, "in": "query", "required": False, "schema": number} for one in operation.query]
+    if parameters:
         described["parameters"] = parameters
     if operation.body is not None:
         schema = {"$ref": _REF.format(model=operation.body.__name__)}
@@ -771,16 +775,6 @@ def _errors(operation: Operation) -> set[int]:
 def _error(code: int) -> dict[str, Any]:
     content = {"application/json": {"schema": {"$ref": _REF.format(model=ApiError.__name__)}}}
     return {"description": _REASONS[code], "content": content}
-
-
-def _in_path(operation: Operation) -> list[dict[str, Any]]:
-    names = [part.strip("{}") for part in operation.path.split("/") if part.startswith("{")]
-    return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
-
-
-def _in_query(operation: Operation) -> list[dict[str, Any]]:
-    schema = {"type": "integer", "minimum": 1, "maximum": MOST_LINES}
-    return [{"name": name, "in": "query", "required": False, "schema": schema} for name in operation.query]
 
 
 def _schemas() -> dict[str, Any]:
