@@ -195,7 +195,7 @@ def _duration(value: object, unit: Literal["s", "ms"] | None) -> str:
         if bare is None:
             seconds = parse_duration(value)
         elif unit is None:
-            seconds = bare[0]
+            seconds = bare
         else:
             seconds = float(str(value)) / (1_000 if unit == "ms" else 1)
         written = format_duration(seconds)

@@ -198,7 +198,7 @@ class _DefinitionReader:
         if not isinstance(raw, dict):
             hint = 'write {"command": "…"} or {"url": "…"}'
             self._problems.append(self.fault((), f"the server must be an object, not {kind_of(raw)}", hint))
-            return self._definition(self._bad({}), {})
+            return Definition(server=self._bad({}), path=self._path, expansion=self._found)
         self._follows_folder = self._context.is_own_file and "${workspaceFolder" in repr(raw)
         given = self._relevant(raw)
         if not self._context.is_connection:
@@ -208,7 +208,13 @@ class _DefinitionReader:
         self._problems += self._command_faults(given)
         self._problems += self._env_file_faults(given)
         model = self._validate(given)
-        return self._definition(self._bad(given) if model is None or self._problems else self._spec(model), given)
+        return Definition(
+            server=self._bad(given) if model is None or self._problems else self._spec(model),
+            path=self._path,
+            given=given,
+            expansion=self._found,
+            env_file=self._env_file,
+        )
 
     def _bad(self, given: Mapping[str, object]) -> ServerSpec:
         in_order = sorted(self._problems, key=lambda problem: (problem.line, problem.column))
@@ -218,15 +224,6 @@ class _DefinitionReader:
             problems=tuple(in_order),
             enabled=not disabled,
             secrets=frozenset(filter(str.strip, self._found.secrets)),
-        )
-
-    def _definition(self, server: ServerSpec, given: Mapping[str, object]) -> Definition:
-        return Definition(
-            server=server,
-            path=self._path,
-            given=given,
-            expansion=self._found,
-            env_file=self._env_file,
         )
 
     def fault(self, inside: KeyPath, message: str, hint: str = "", *, at_key: bool = False) -> Problem:

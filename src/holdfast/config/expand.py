@@ -177,13 +177,9 @@ def read_env_file(path: Path) -> EnvFile:
         data = file.read(LARGEST + 1)
     if len(data) > LARGEST:
         raise ValueError(f"it is larger than {LARGEST >> 20} MiB")
-    return _parse(path, data.decode("utf-8-sig"))
-
-
-def _parse(path: Path, text: str) -> EnvFile:
     values: dict[str, str] = {}
     problems: list[Problem] = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(data.decode("utf-8-sig").splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         match = _LINE.fullmatch(line)

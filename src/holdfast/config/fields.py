@@ -119,13 +119,13 @@ SECONDS_BELOW = 1_000
 in the one, or less than a second in the other."""
 
 
-def read_bare_timeout(value: object) -> tuple[float, str] | None:
-    """The seconds of a limit without a unit, and the unit that was assumed; None for a text with a unit."""
+def read_bare_timeout(value: object) -> float | None:
+    """The seconds of a limit without a unit, by the unit that it must mean; None for a text with a unit."""
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         value = float(value)
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
-    return (float(value), "seconds") if value < SECONDS_BELOW else (value / 1_000, "milliseconds")
+    return float(value) if value < SECONDS_BELOW else value / 1_000
 
 
 def format_duration(seconds: float) -> str:
@@ -278,10 +278,9 @@ def _timeout(value: object) -> float:
 
 
 def _call_timeout(value: object) -> float:
-    bare = read_bare_timeout(value)
-    if bare is None:
+    seconds = read_bare_timeout(value)
+    if seconds is None:
         return _timeout(value)
-    seconds, _ = bare
     if not 0 < seconds <= LONGEST:
         raise InvalidValue("must be longer than 0 and at most a year", hint='write it with a unit, as in "5m"')
     return seconds

@@ -546,14 +546,10 @@ def put_entry(text: str, path: tuple[str, ...], name: str, value: object) -> str
             lines[group.line] = before.rstrip() + after
         at = group.line + 1
     is_list = group.is_list if entries and group is not None else path[0] in LISTS
-    lines[at:at] = [f"{' ' * column}{line}{end}" for line in _yaml_lines(name, value, is_list=is_list)]
-    return "".join(lines)
-
-
-def _yaml_lines(name: str, value: object, *, is_list: bool) -> list[str]:
     shown: object = [value] if is_list else {name: value}
     dumped: str = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, default_flow_style=False, width=10_000)
-    return dumped.splitlines()
+    lines[at:at] = [f"{' ' * column}{line}{end}" for line in dumped.splitlines()]
+    return "".join(lines)
 
 
 def _yaml_group(text: str, path: tuple[str, ...]) -> _YamlGroup | None:
