@@ -506,8 +506,7 @@ class Hub(Operations, HubCalls):
 
         Raises ``UnknownServer``.
         """
-        self.registry.require_use()
-        return self.registry.slot(name).health()
+        return self._slot(name).health()
 
     def warnings(self) -> Warnings:
         """The servers that are unavailable, in words for people and for the model."""

@@ -87,17 +87,18 @@ class Owners:
     """Raises ``ServerBusy`` if a principal may have no slot more; the list has those that have one each already."""
 
 
+@dataclass(frozen=True)
 class OwnedHost:
-    """The ``SlotHost`` of one owner's slots. ``catalog`` gives what she is shown; ``publish`` gets what they list."""
+    """The ``SlotHost`` of one owner's slots."""
 
-    def __init__(self, catalog: Callable[[], Catalog], publish: Callable[[Listing], None]) -> None:
-        self._catalog = catalog
-        self.publish = publish
+    shown: Callable[[], Catalog]
+    publish: Callable[[Listing], None]
+    """Gets what they list."""
 
     @property
     def catalog(self) -> Catalog:
         """What its owner is shown now."""
-        return self._catalog()
+        return self.shown()
 
     def withdraw(self, server: str, *, removed: bool) -> None:
         """Do nothing: a slot that ends because it is idle keeps its listing, and all others are withdrawn for all."""

@@ -5,7 +5,6 @@ All times are in seconds. There is no clock here: the caller gives the time, and
 
 from __future__ import annotations
 
-from collections.abc import Container
 from dataclasses import dataclass
 
 from holdfast.core.lifecycle.events import Event
@@ -116,10 +115,6 @@ class Timers(dict[type[Event], float]):
         """Not due any more."""
         for kind in kinds:
             self.pop(kind, None)
-
-    def keep(self, allowed: Container[type[Event]]) -> None:
-        """Drop the timers that a new state does not allow."""
-        self.drop(*[kind for kind in self if kind not in allowed])
 
     def earliest(self) -> float | None:
         """When the next of them is due."""

@@ -409,7 +409,7 @@ class Lifecycle(LifecycleState):
             self.reason = ""
         # A timer is an event, so the row of the new state says which may go on. One that fired in a state without a row
         # for it would be an illegal transition.
-        self.timers.keep(TRANSITIONS[new])
+        self.timers.drop(*[kind for kind in self.timers if kind not in TRANSITIONS[new]])
         step.do(
             Emit(
                 Transition(
