@@ -93,11 +93,25 @@ class Admission:
 
     def accepted(self, principal: str, most: int | None) -> bool:
         """Count the connection for a principal; False if that one has its most. The first principal keeps it."""
-        return self.principal is not None or self.limits.accept(self, principal, most)
+        if self.principal is not None:
+            return True
+        if most is not None and self.limits.held[principal] >= most:
+            return False
+        # A connection that was pushed out while its request was judged is not counted: it is closed already.
+        if self.limits.leave(self):
+            self.principal = principal
+            self.limits.held[principal] += 1
+        return True
 
     def end(self) -> None:
-        """The connection is closed."""
-        self.limits.end(self)
+        """The connection is closed. Idempotent."""
+        if self.principal is None:
+            self.limits.leave(self)
+            return
+        held, principal, self.principal = self.limits.held, self.principal, None
+        held[principal] -= 1
+        if not held[principal]:
+            del held[principal]
 
 
 class ConnectionLimits:
@@ -107,19 +121,20 @@ class ConnectionLimits:
         self._most = most
         self._waiting: dict[str, dict[Admission, None]] = {}
         """By peer, the oldest first."""
-        self._held: Counter[str] = Counter()
+        self.held: Counter[str] = Counter()
+        """The accepted connections of each principal."""
         self.closed = 0
         """How many connections were closed, or not taken, because there were too many."""
 
     @property
     def open(self) -> int:
         """How many connections are open."""
-        return self._waiting_in_all() + self._held.total()
+        return self._waiting_in_all() + self.held.total()
 
     def enter(self, peer: ClientPeer) -> Admission | None:
         """Return a place for a new connection; None if every place belongs to a principal."""
         most = self._most()
-        if self._held.total() >= most:
+        if self.held.total() >= most:
             self.closed += 1
             return None
         admission = Admission(peer, self, peer.key)
@@ -138,36 +153,17 @@ class ConnectionLimits:
         self._close_oldest(max(self._waiting.values(), key=len))
         return True
 
-    def accept(self, admission: Admission, principal: str, most: int | None) -> bool:
-        """Count a connection for a principal; see ``Admission.accepted``."""
-        if most is not None and self._held[principal] >= most:
-            return False
-        # A connection that was pushed out while its request was judged is not counted: it is closed already.
-        if self._leave(admission):
-            admission.principal = principal
-            self._held[principal] += 1
-        return True
-
-    def end(self, admission: Admission) -> None:
-        """A connection is closed. Idempotent."""
-        if admission.principal is None:
-            self._leave(admission)
-            return
-        self._held[admission.principal] -= 1
-        if not self._held[admission.principal]:
-            del self._held[admission.principal]
-        admission.principal = None
-
     def _waiting_in_all(self) -> int:
         return sum(map(len, self._waiting.values()))
 
     def _close_oldest(self, waiting: dict[Admission, None]) -> None:
         oldest = next(iter(waiting))
-        self._leave(oldest)
+        self.leave(oldest)
         self.closed += 1
         oldest.close()
 
-    def _leave(self, admission: Admission) -> bool:
+    def leave(self, admission: Admission) -> bool:
+        """A connection waits no more; False if it did not wait."""
         waiting = self._waiting.get(admission.key)
         if waiting is None or admission not in waiting:
             return False
