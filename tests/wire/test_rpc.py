@@ -532,12 +532,12 @@ async def test_a_peer_that_reads_no_more_fails_what_it_has_not_read_whole() -> N
     requests = [in_flight.start(idle=60, within=60) for _ in range(4)]
     for request, sent_at in zip(requests, (9, 10, 11, None), strict=True):
         request.sent_at = sent_at
-    in_flight.fail_unread(10, lambda sent: NetworkFailure(fault=NetworkFault.CLOSED, sent=sent))
+    in_flight.fail_unread(10, NetworkFailure(fault=NetworkFault.CLOSED, sent=False))
     assert [request.settled for request in requests] == [False, False, True, False]
     with pytest.raises(ServerFailure) as unread:
         await requests[2].result()
     assert unread.value.evidence == NetworkFailure(fault=NetworkFault.CLOSED, sent=False)
-    in_flight.fail_unread(None, lambda sent: NetworkFailure(fault=NetworkFault.CLOSED, sent=sent))
+    in_flight.fail_unread(None, NetworkFailure(fault=NetworkFault.CLOSED, sent=True))
     assert [request.settled for request in requests] == [True, True, True, False]
 
 

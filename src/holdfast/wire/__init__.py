@@ -12,7 +12,6 @@ if TYPE_CHECKING:
         Attempt as Attempt,
         Dialer as Dialer,
         HubTls as HubTls,
-        Limit as Limit,
         Starting as Starting,
         descriptor_shortage as descriptor_shortage,
         evidence_in as evidence_in,

@@ -307,7 +307,7 @@ class InFlight:
         """Why the connection is gone, as a new exception: each waiting task raises its own."""
         return ServerFailure(self.ended or NetworkFailure(fault=NetworkFault.CLOSED, stood=True))
 
-    def fail_unread(self, read: int | None, evidence: Callable[[bool], Evidence]) -> None:
+    def fail_unread(self, read: int | None, evidence: Evidence) -> None:
         """The peer reads no more: fail the requests that it has not read. It may still answer the others.
 
         ``read`` is how much it has read; None if that is not known, and then each of them may have been read.
@@ -315,7 +315,7 @@ class InFlight:
         for request in self.requests.values():
             # One that is written in part has no place yet: its sender finds out itself.
             if request.sent_at is not None and (read is None or request.sent_at > read):
-                request.settle(ServerFailure(evidence(read is None)))
+                request.settle(ServerFailure(evidence))
 
     def cut_all(self) -> None:
         """The connection is closed: no request waits any longer."""

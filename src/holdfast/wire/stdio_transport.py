@@ -193,7 +193,8 @@ class StdioDispatcher(DuplexDispatcher):
         await self._exit_or_timeout()
         if self.child.process.returncode is not None:
             return  # a process that exits closes it too, and its exit says more
-        self.in_flight.fail_unread(self.child.bytes_read(), lambda sent: _closed_stdin(sent=sent))
+        read = self.child.bytes_read()
+        self.in_flight.fail_unread(read, _closed_stdin(sent=read is None))
         await self.in_flight.empty()
         self._deaf = True
         scope.cancel()
