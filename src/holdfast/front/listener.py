@@ -285,7 +285,9 @@ class InboundRequests:
 
     def count(self) -> bool:
         """Count what came of bodies that no reader asked for; False if all connections hold too much of it."""
-        came = self._parser.unread + sum(request.waiting for request in self.queue if not request.held)
+        came = self._parser.unread
+        for request in self.queue:  # no generator: this runs with each read
+            came += 0 if request.held else request.waiting
         now = came if came > UNCOUNTED and not self.lost else 0
         before, self.counted = self.counted, now
         return now == before or self._connection.server.endpoint.bodies.wait(before, now)
