@@ -57,6 +57,17 @@ def test_a_retried_server_needs_no_action_and_offers_a_reconnect() -> None:
     assert (words.action, words.command) == ("To try it now, reconnect it.", "holdfast reconnect x")
 
 
+@pytest.mark.requirement("HUB-5", "MSG-5", "LOAD-13")
+def test_a_server_that_is_tried_now_is_not_told_to_be_tried_now() -> None:
+    starting = health(State.CONNECTING, reason='starting for 8 s; stderr: "fetching"', retry_in=0.0)
+    words = text_for(starting, Facts(attempts_allowed=5))
+    assert words.summary.endswith('So far: starting for 8 s; stderr: "fetching".')
+    assert (words.action, words.command) == (
+        "It is being tried now; its log shows how far it is.",
+        "holdfast logs x",
+    )
+
+
 @pytest.mark.requirement("HUB-5", "MSG-8")
 def test_a_lost_server_is_not_starting_up() -> None:
     lost = health(State.RECONNECTING, reason="its process exited with code 3", attempts=1, retry_in=3.6, lost=True)

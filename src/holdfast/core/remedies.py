@@ -114,12 +114,15 @@ def _failing(health: Health, failure: Failure, facts: Facts, now: datetime | Non
 def _transient(summary: str, health: Health, failure: Failure, facts: Facts) -> ServerText:
     """No action is needed: the hub goes on by itself. A person who knows better may reconnect now."""
     parts = [summary]
+    is_tried_now = health.retry_in == 0
     if health.reason and not (failure.lost or failure.spent):  # else the summary has it
-        parts.append(f"The last attempt: {health.reason.rstrip('.')}.")
+        parts.append(f"{'So far' if is_tried_now else 'The last attempt'}: {health.reason.rstrip('.')}.")
     if health.attempts and facts.attempts_allowed and not failure.spent:
         parts.append(f"Attempt {health.attempts} of {facts.attempts_allowed}.")
     if health.breaker_retry_in:
         parts.append("Calls to it are refused for now.")
+    if is_tried_now:  # a reconnect would join the dial that is under way
+        return ServerText(" ".join(parts), "It is being tried now; its log shows how far it is.", _run("logs", health))
     return ServerText(" ".join(parts), "To try it now, reconnect it.", _run("reconnect", health))
 
 

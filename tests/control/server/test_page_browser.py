@@ -101,7 +101,7 @@ async def test_without_an_available_server_the_headline_says_so_and_a_long_try_i
         for seconds in (1, 2):
             await page.says("silent", f"trying now, for {seconds} s")
         await page.open("silent")
-        await page.says("silent", "To try it now, reconnect it.", "reconnect silent")
+        await page.says("silent", "It is being tried now; its log shows how far it is.", "logs silent")
 
 
 async def test_every_value_on_the_page_is_one_of_the_api(tmp_path: Path) -> None:
