@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -146,6 +147,32 @@ async def test_a_script_whose_interpreter_is_gone_says_which(clinic: Examination
     clinic.matches("interpreter_by_" + ("name" if "env" in first else "path"), found)
 
 
+async def test_a_script_with_the_line_ends_of_windows_gets_those_of_this_system(
+    clinic: Examination, stdio_peer: Make
+) -> None:
+    peer = stdio_peer()
+    script(clinic.folder, "serve", f"#!/bin/sh\r\nexec {shlex.join([peer.command, *peer.args])}\r\n")
+    found = await clinic.found({"command": "./serve"})
+    assert found.code == "HF-COMMAND-INTERPRETER"
+    assert "end as on Windows" in found.words
+    clinic.carry_out(found)
+    assert (await clinic.one()).health == "healthy"
+
+
+async def test_a_folder_is_no_program_and_gets_no_run_bit(clinic: Examination) -> None:
+    (clinic.folder / "server").mkdir()
+    found = await clinic.found({"command": "./server"})
+    assert found.words == f"`{clinic.folder / 'server'}` is a folder, not a program"
+    assert found.remedy.commands == (f"ls -l -- {clinic.folder / 'server'}",)
+
+
+async def test_a_runner_that_is_not_installed_is_not_taken_for_another_one(clinic: Examination) -> None:
+    script(clinic.folder, "npm", "#!/bin/sh\n")
+    found = await clinic.found({"command": "pnpm", "args": ["dlx", "x"], "env": {"PATH": str(clinic.folder)}})
+    assert (found.code, found.remedy.edits) == ("HF-COMMAND-MISSING", ())
+    assert found.remedy.text == "`pnpm` is part of pnpm: install it (https://pnpm.io/installation)"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere one argument may be that long")
 async def test_a_command_that_the_system_refuses_to_start_is_told_with_its_reason(clinic: Examination) -> None:
     found = await clinic.found({"command": "/bin/echo", "args": ["x" * 200_000]})
@@ -184,6 +211,20 @@ async def test_a_variable_that_a_server_asks_for_is_put_into_its_definition(clin
     clinic.matches("exit_variable", found)
     clinic.carry_out(found, CLINIC_KEY="opensesame")
     assert (await clinic.one()).health == "healthy"
+
+
+async def test_a_variable_that_is_empty_is_one_that_the_server_lacks(clinic: Examination) -> None:
+    found = await clinic.found({**dying("KeyError: 'CLINIC_KEY'"), "env": {"CLINIC_KEY": ""}})
+    assert found.code == "HF-EXIT-VARIABLE"
+    assert found.words.endswith("It needs `CLINIC_KEY`, which is empty")
+    assert [edit.value for edit in found.remedy.edits] == ['"${env:CLINIC_KEY}"']
+    assert found.remedy.commands == ("read -rs CLINIC_KEY && export CLINIC_KEY",)
+
+
+async def test_a_crash_is_a_sentence(clinic: Examination) -> None:
+    program = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+    found = await clinic.found({"command": sys.executable, "args": ["-I", "-S", "-c", program]})
+    assert found.words == "its process was killed by signal 11 before it was ready"
 
 
 async def test_a_variable_that_is_exported_but_not_passed_on_is_told_apart(

@@ -118,6 +118,7 @@ async def test_a_command_is_looked_for_where_its_own_path_says_and_relative_to_i
         ("./missing", CommandFault.NOT_FOUND),
         ("./not-executable", CommandFault.NOT_EXECUTABLE),
         ("./not-a-program", CommandFault.BAD_FORMAT),
+        ("./", CommandFault.IS_FOLDER),
     ],
 )
 async def test_a_command_that_cannot_be_started_says_why_and_leaves_nothing(

@@ -553,6 +553,7 @@ _COMMAND = {
     ),
     CommandFault.NOT_EXECUTABLE: ("the command `{}` may not be executed", "give it the run bit: chmod +x"),
     CommandFault.BAD_DIRECTORY: ("the folder to start `{}` in does not exist", "correct `cwd`"),
+    CommandFault.IS_FOLDER: ("the command `{}` is a folder", "write the path of the program into `command`"),
     CommandFault.BAD_FORMAT: (
         "the command `{}` is not a program",
         "a script needs a first line such as #!/bin/sh",

@@ -269,6 +269,7 @@ class CommandFault(Enum):
     NOT_FOUND = "not_found"
     NOT_EXECUTABLE = "not_executable"
     BAD_DIRECTORY = "bad_directory"
+    IS_FOLDER = "is_folder"
     BAD_FORMAT = "bad_format"
     OTHER = "other"
 

@@ -96,8 +96,8 @@ GROUPS: Mapping[str, tuple[Code, ...]] = {
             "HF-COMMAND-RUN-BIT",
             "error",
             "The command is not executable",
-            "The file exists and lacks the execute permission.",
-            "chmod +x",
+            "The file exists and lacks the execute permission, or it is a folder.",
+            "chmod +x, or write the path of the program in the folder.",
         ),
         Code(
             "HF-COMMAND-FOLDER",

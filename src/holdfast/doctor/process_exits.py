@@ -63,6 +63,8 @@ PACKAGES: Mapping[str, tuple[str, str]] = {
     "bun": ("Bun", "https://bun.sh/docs/installation"),
     "bunx": ("Bun", "https://bun.sh/docs/installation"),
     "deno": ("Deno", "https://docs.deno.com/runtime/getting_started/installation/"),
+    "pnpm": ("pnpm", "https://pnpm.io/installation"),
+    "yarn": ("Yarn", "https://yarnpkg.com/getting-started/install"),
     "docker": ("Docker", "https://docs.docker.com/get-docker/"),
     "python": ("Python", "https://www.python.org/downloads/"),
     "python3": ("Python", "https://www.python.org/downloads/"),
@@ -101,6 +103,13 @@ def unusable(case: Case, seen: CommandUnusable) -> Finding:
                 "create it, or correct `cwd` in the definition",
                 shell("mkdir", "-p", "--", str(case.spec.cwd)),
             )
+        case CommandFault.IS_FOLDER:
+            return finding(
+                "HF-COMMAND-RUN-BIT",
+                f"`{seen.command}` is a folder, not a program",
+                "write the path of the program into `command`; this command shows what is in the folder",
+                shell("ls", "-l", "--", _path(case)),
+            )
         case CommandFault.BAD_FORMAT:
             return _no_program(case, seen.command)
         case CommandFault.OTHER:
@@ -115,9 +124,18 @@ def unusable(case: Case, seen: CommandUnusable) -> Finding:
 def missing_interpreter(case: Case) -> Finding | None:
     """The finding for a script whose first line names a program that does not exist."""
     script = Path(_path(case))
-    words = _first_line(script).split()
+    first = _first_line(script)
+    words = first.split()
     if not words:
         return None
+    if first.endswith("\r"):
+        return finding(
+            "HF-COMMAND-INTERPRETER",
+            f"the lines of the script {script} end as on Windows, so the system looks for a program whose name ends "
+            "with a carriage return",
+            "write its lines with the ends of this system",
+            shell("perl", "-pi", "-e", r"s/\r$//", str(script)),
+        )
     by_name = Path(words[0]).name == "env" and len(words) > 1
     wanted = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), "") if by_name else ""
     if wanted and shutil.which(wanted, path=_search_path(case)):
@@ -216,7 +234,7 @@ def _first_line(file: Path) -> str:
             line = stream.read(256).partition(b"\n")[0]
     except OSError:
         return ""
-    return line[2:].decode("utf-8", "replace").strip() if line.startswith(b"#!") else ""
+    return line[2:].decode("utf-8", "replace").strip(" \t") if line.startswith(b"#!") else ""
 
 
 def _nearest(name: str, names: Iterator[str]) -> str:
@@ -249,7 +267,7 @@ async def ended(case: Case, seen: ProcessExit) -> Finding:
     if -seen.code in STOPPED_FROM_OUTSIDE:
         return finding(
             "HF-KILLED",
-            f"its process was {end.how}",
+            f"its process {end.how}",
             "try again; if it happens again, look in the system's log for the cause, such as no free memory",
             case.again,
             detail=end.tail,
@@ -264,7 +282,9 @@ class _End:
         self.case = case
         self.stderr = seen.stderr
         when = "after the handshake" if seen.stood else "before it was ready"
-        self.how = f"killed by signal {-seen.code} {when}" if seen.code < 0 else f"exited with code {seen.code} {when}"
+        self.how = (
+            f"was killed by signal {-seen.code} {when}" if seen.code < 0 else f"exited with code {seen.code} {when}"
+        )
         self.tail = _tail(seen)
         self.runner = Path(case.spec.command).name
         self.args = list(case.spec.args)
@@ -327,14 +347,16 @@ def _unfinished(end: _End) -> Finding | None:
 async def _variable(end: _End, need: Need) -> Finding:
     """Environment variables that it asked for and did not get. If it got all of them, its output says more."""
     given = environment_of(end.case.spec)
-    wanted = [name for name in need.names if name not in given]
+    wanted = [name for name in need.names if not given.get(name)]
     if not wanted:
         return _plain(end)
     first = " and ".join(f"`{name}`" for name in wanted[:3])
-    exported = [name for name in wanted if name in os.environ]
+    exported = [name for name in wanted if os.environ.get(name)]
     where = "exported here, but servers get only the variables in `env`" if exported else "not set"
+    if all(name in given for name in wanted):
+        where = "empty"
     words = f". It needs {first}, which {'is' if len(wanted) == 1 else 'are'} {where}"
-    if others := [f"`{name}`" for name in need.others if name not in given]:
+    if others := [f"`{name}`" for name in need.others if not given.get(name)]:
         words += f"; {' or '.join(others)} would do instead"
     edits = tuple(end.case.edit(("env", name), f"${{env:{name}}}") for name in wanted[:3])
     commands = tuple(ask_for(name) for name in wanted[:3] if name not in exported)

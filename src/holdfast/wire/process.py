@@ -533,10 +533,10 @@ def find_program(spec: ServerSpec, environment: Mapping[str, str]) -> str:
     found = shutil.which(where, path=environment.get("PATH", os.defpath))
     if found is not None:
         return str(Path(found).absolute())
-    exists = os.sep in command and base.exists()
-    raise ServerFailure(
-        CommandUnusable(command=command, fault=CommandFault.NOT_EXECUTABLE if exists else CommandFault.NOT_FOUND)
-    )
+    fault = CommandFault.NOT_FOUND
+    if os.sep in command and base.exists():
+        fault = CommandFault.IS_FOLDER if base.is_dir() else CommandFault.NOT_EXECUTABLE
+    raise ServerFailure(CommandUnusable(command=command, fault=fault))
 
 
 _FAULT = {
