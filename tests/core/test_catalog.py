@@ -446,3 +446,24 @@ def test_a_guessed_name_becomes_the_true_one_only_if_the_guessed_server_lists_it
     assert made.listed_name(guess) == long
     for server, original in (("files", "read"), ("files", "write"), ("git", short), ("gone", "read")):
         assert made.listed_name(NameKey(Kind.TOOL, server, original)) == original
+
+
+@pytest.mark.requirement("LIFE-26")
+@pytest.mark.parametrize(
+    ("last", "now", "kept"),
+    [
+        (["x", "y"], ["y", "x"], True),
+        (["x", "y"], ["x"], False),
+        (["x"], ["x", "y"], False),
+        (["x", "y"], ["x", "x"], False),
+        (["x", "x"], ["x"], False),
+        (["x", "x"], ["x", "y"], False),
+        ([], ["x"], False),
+    ],
+)
+def test_a_list_stays_as_it_was_only_if_it_has_the_same_items_each_once(
+    last: list[str], now: list[str], kept: bool
+) -> None:
+    before, after = tools("a", *last), tools("a", *now, generation=2)
+    expected = before if kept else after
+    assert after.after(before).of(Kind.TOOL) == expected.of(Kind.TOOL)

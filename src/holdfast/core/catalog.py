@@ -120,7 +120,7 @@ class Listing:
         kept = {
             kind.value: last.of(kind)
             for kind in Kind
-            if kind in self.failed or _are_reordered(self.of(kind), last.of(kind))
+            if kind in self.failed or _are_the_same(self.of(kind), last.of(kind))
         }
         return replace(self, **kept)  # type: ignore[arg-type]  # the values of ``Kind`` are these four fields
 
@@ -130,12 +130,10 @@ class Listing:
         return items
 
 
-def _are_reordered(one: tuple[Item, ...], other: tuple[Item, ...]) -> bool:
-    """Whether two lists have the same items in another order."""
-    if len(one) != len(other) or one == other:
-        return False
+def _are_the_same(one: tuple[Item, ...], other: tuple[Item, ...]) -> bool:
+    """Whether two lists have the same items, each once, in any order."""
     known = {item.name: item for item in other}
-    return len(known) == len(one) == len({item.name for item in one}) and all(known.get(i.name) == i for i in one)
+    return len(one) == len(other) == len(known) and {item.name: item for item in one} == known
 
 
 @dataclass(frozen=True, slots=True)
