@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,7 +20,7 @@ from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 from hyperframe.frame import GoAwayFrame
 
-from holdfast.wire import GrpcChannel, GrpcFailed, GrpcTarget
+from holdfast.wire import GrpcChannel, GrpcFailed, GrpcTarget, grpc
 from holdfast.wire.grpc import LARGEST_ANSWER
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-14")]
@@ -434,3 +435,26 @@ async def test_a_peer_with_tls_speaks_http2_or_decides_nothing(protocols: list[s
         else:
             assert await failure(channel) == "it does not speak gRPC"
             assert peer.calls == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (OSError("no reason"), "no connection could be made"),
+        (TimeoutError("the system gave it up"), "timeout"),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), "connection refused"),
+        (OSError(errno.EHOSTUNREACH, "no way"), "its host cannot be reached"),
+        (UnicodeError("no name"), "no connection could be made"),
+        (ImportError("h2"), "the extra `authz` is not installed"),
+    ],
+    ids=["unknown", "late", "refused", "unreachable", "no name", "not installed"],
+)
+async def test_why_there_is_no_connection_is_told_in_a_few_words(
+    fault: Exception, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def dial(*_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(grpc, "dial", dial)
+    async with channel_to(GrpcTarget(host="authz.example", port=9001)) as channel:
+        assert await failure(channel) == reason
