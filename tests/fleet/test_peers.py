@@ -484,3 +484,27 @@ async def test_clients_that_left_are_not_kept_while_no_replica_comes_or_goes() -
         await homes.check(cast("Any", SimpleNamespace(owner=owner, home="")))
     assert b"stays" in homes._owners
     assert len(homes._owners) < 2_500
+
+
+async def test_clients_whose_home_is_another_one_now_are_let_go_here_unless_this_replica_leaves() -> None:
+    owners = [number.to_bytes(4) for number in range(100)]
+    released, reviewed, watching = list[bytes](), list[bool](), list[Callable[[], None]]()
+    clients = SimpleNamespace(servers_of={owner: {"s"} for owner in owners}, release=released.append)
+    users = SimpleNamespace(review_homes=lambda: reviewed.append(True))
+    hub = SimpleNamespace(registry=SimpleNamespace(clients=clients, users=users))
+    presence = SimpleNamespace(watch=watching.append, possible_homes=frozenset({"here"}))
+    about: dict[str, object] = {"leaving": True}
+    fleet = SimpleNamespace(replica="here", presence=presence, member=SimpleNamespace(about=about))
+    homes = ClientHomeFinder(cast("Any", hub), cast("Any", fleet), cast("Any", SimpleNamespace(address="unix:/here")))
+    for owner in owners:
+        await homes.check(cast("Any", SimpleNamespace(owner=owner, home="")))
+    (review,) = watching
+    presence.possible_homes = frozenset({"here", "there"})
+    review()
+    assert (released, reviewed) == ([], []), "what is in use stays to the end"
+    about["leaving"] = False
+    review()
+    review()
+    assert 20 < len(released) < 80
+    assert set(homes._owners) == set(owners) - set(released)
+    assert reviewed == [True], "once for each change"

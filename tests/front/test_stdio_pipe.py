@@ -136,6 +136,18 @@ async def test_a_hub_whose_client_read_all_ends_at_once(monkeypatch: pytest.Monk
     os.close(end)
 
 
+async def test_a_hub_does_not_wait_for_a_client_that_closed_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stdio, "FLUSH_SECONDS", NEVER)
+    out, end = os.pipe()
+    os.close(out)
+    with anyio.fail_after(20):
+        writer = StdoutWriter(end)
+        writer.write(b"no one reads this")
+        await writer.broken.wait()
+        assert await writer.close() is False
+    os.close(end)
+
+
 class Unread:
     """A writer whose client reads nothing any more: it takes short errors alone."""
 
