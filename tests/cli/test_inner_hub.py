@@ -13,15 +13,27 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import mcp_types as types
 import pytest
+from mcp.client import ClientRequestContext
 
 from tests.cli.serve_process import Served, config, run, served
+from tests.harness.served_hub import Person, text_of
 from tests.harness.waiting import asked
+from tests.hub.test_both_eras import PROGRAM, http_server
 from tests.peers.ports import free_port
 
 pytestmark = pytest.mark.anyio
 
 ORIGIN = {"command": sys.executable, "args": ["-m", "tests.peers.peer_server", "legacy"], "cwd": str(Path.cwd())}
+
+
+class Named(Person):
+    """Gives her name to a server that asks for it."""
+
+    async def elicit(self, ctx: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
+        self.asked.append("elicit")
+        return types.ElicitResult(action="accept", content={"name": self.name})
 
 
 @asynccontextmanager
@@ -96,6 +108,26 @@ async def test_an_inner_server_that_starts_slowly_is_starting_up_outside(tmp_pat
     async with inner_hub(tmp_path, address, slow), outer_hub(tmp_path, address) as outer:
         said = await told(outer, "db: connecting")
         assert "**MCP servers still starting up (will retry; tools may appear shortly):** db" in said
+
+
+@pytest.mark.requirement("FLEET-6", "HUB-18")
+@pytest.mark.parametrize("over", ["http", "stdio"])
+async def test_a_legacy_client_is_asked_through_both_hubs_by_a_server_that_asks_such_clients_alone(
+    tmp_path: Path, over: str
+) -> None:
+    address = f"unix:{tmp_path}/hub.sock"
+    with http_server() as at_url:
+        server = at_url if over == "http" else {"command": sys.executable, "args": [str(PROGRAM), "0"]}
+        async with inner_hub(tmp_path, address, server), outer_hub(tmp_path, address) as outer:
+            await told(outer, "db: connected; 3 tools listed")
+            person = Named("ada")
+            with anyio.fail_after(45):
+                async with person.client(outer.url, "legacy") as client:
+                    answer = await client.call_tool("db__ask", {})
+                    assert (answer.is_error, person.asked) == (False, ["elicit"]), text_of(answer)
+                    assert text_of(answer) == "hello ada"
+                async with person.client(outer.url, "modern") as client:
+                    assert text_of(await client.call_tool("db__hello", {})) == "hello"
 
 
 @pytest.mark.requirement("FLEET-6", "SEC-18")

@@ -56,6 +56,14 @@ def test_a_request_names_the_hubs_it_passed_and_ends_where_it_would_begin_again(
             HUB.headers(Client(*via))
 
 
+@pytest.mark.requirement("HUB-18")
+def test_only_a_proven_hub_learns_that_the_client_speaks_the_legacy_era() -> None:
+    client = Client()
+    client.era = "legacy"
+    assert HUB.headers(client) == {"holdfast-via": "us", "holdfast-era": "legacy"}
+    assert STRANGER.headers(client) == {"holdfast-via": "us"}
+
+
 def test_only_a_proven_hub_learns_the_principal() -> None:
     ada = Client(principal="ada ü", key="k")
     assert HUB.headers(ada) == {

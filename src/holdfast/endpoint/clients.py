@@ -30,7 +30,18 @@ from holdfast.core import NameKey
 from holdfast.endpoint.message import Message, request_message, settle, with_related_task
 from holdfast.endpoint.view import View
 from holdfast.errors import HoldfastError
-from holdfast.wire import LOG_LEVELS, TASK_METHODS, Bytes, Era, Fields, LoadedObject, RawObject, dumps, text_of
+from holdfast.wire import (
+    ERA_HEADER,
+    LOG_LEVELS,
+    TASK_METHODS,
+    Bytes,
+    Era,
+    Fields,
+    LoadedObject,
+    RawObject,
+    dumps,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from holdfast.endpoint.call_gate import Judgement
@@ -356,7 +367,9 @@ class Call(msgspec.Struct, eq=False):
 
     @property
     def era(self) -> Era:
-        """The era that the client speaks."""
+        """The era that the client speaks; behind another hub, the era of that hub's client."""
+        if self.identity.source == "hub" and self.headers.get(ERA_HEADER.lower()) == "legacy":
+            return "legacy"
         return "modern" if self.client.modern else "legacy"
 
     @property

@@ -429,13 +429,18 @@ def _may_ask(broker: Broker, call: Call, slot: Slot) -> bool:
     """Whether a modern client may be asked something in the middle of its call: then its call can be interrupted."""
     if call.method not in INPUT_REQUIRED_METHODS:
         return False
-    return era_of(slot) != "modern" or (call.judged is not None and broker.gate.asks_client(call, call.judged))
+    return _is_legacy(call, slot) or (call.judged is not None and broker.gate.asks_client(call, call.judged))
+
+
+def _is_legacy(call: Call, slot: Slot) -> bool:
+    """Whether the server may be spoken to in the legacy era for this call: it or the client knows no other."""
+    return era_of(slot) != "modern" or call.era == "legacy"
 
 
 def _for_server(broker: Broker, call: Call, slot: Slot) -> Fields:
     """The parameters without what the server, or its era, must not have."""
     client, params = call.client, call.sent
-    if client.modern and era_of(slot) != "modern" and broker.pending.is_of_a_hub(_state_in(call) or ""):
+    if client.modern and _is_legacy(call, slot) and broker.pending.is_of_a_hub(_state_in(call) or ""):
         raise MCPError(INVALID_PARAMS, EXPIRED)  # a legacy server has no such state, so it is of a hub from before
     if client.log_level is not None:
         broker.servers.ask_for_logs(client, call.server)

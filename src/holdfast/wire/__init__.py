@@ -108,6 +108,7 @@ if TYPE_CHECKING:
     )
     from holdfast.wire.request_form import (
         CLIENT_HEADER as CLIENT_HEADER,
+        ERA_HEADER as ERA_HEADER,
         FAILURE_KEY as FAILURE_KEY,
         PRINCIPAL_HEADER as PRINCIPAL_HEADER,
         TASK_METHODS as TASK_METHODS,

@@ -113,6 +113,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CLIENT_HEADER",
     "CLIENT_INFO",
+    "ERA_HEADER",
     "FAILURE_KEY",
     "PRINCIPAL_HEADER",
     "TASKS_EXTENSION",
@@ -205,6 +206,7 @@ def _audience(url: str) -> str:
 VIA_HEADER: Final = "Holdfast-Via"
 CLIENT_HEADER: Final = "Holdfast-Client"
 PRINCIPAL_HEADER: Final = "Holdfast-Principal"
+ERA_HEADER: Final = "Holdfast-Era"
 
 FAILURE_KEY: Final = "holdfast/failure"
 """In the ``_meta`` of a result, or in the data of an error, that a hub itself made instead of its server."""
@@ -254,6 +256,9 @@ class HubPeer:
         if self.own_id in caller.via or len(caller.via) >= MOST_HUBS:
             raise ServerFailure(_LOOP)
         headers = {VIA_HEADER.lower(): ",".join((*caller.via, self.own_id))}
+        if self.proven and caller.era == "legacy":
+            # That hub is spoken to in the modern era alone. Its server may need the era of this client (HUB-18).
+            headers[ERA_HEADER.lower()] = caller.era
         return headers | self.about(caller.client_key, caller.principal)
 
     def about(self, client_key: str | None, principal: str) -> dict[str, str]:
