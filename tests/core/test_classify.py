@@ -415,3 +415,22 @@ def test_a_403_with_a_long_body_states_a_decision() -> None:
 def test_a_definition_that_cannot_be_used_says_each_problem() -> None:
     assert classify_evidence(BadConfig(problems=("no url", "no such key"))).reason == "no url; no such key"
     assert classify_evidence(BadConfig(problems=())).reason == "its definition cannot be used"
+
+
+@pytest.mark.requirement("LOAD-4")
+def test_a_page_for_a_browser_is_quoted_in_no_reason_and_a_line_of_text_is() -> None:
+    page = classify_evidence(HttpStatus(status=500, body="<h1>Internal Error</h1>"))
+    assert "Internal" not in page.reason
+    assert "HTTP 500" in page.reason
+    assert '"the disk is full"' in classify_evidence(HttpStatus(status=500, body="the disk is full")).reason
+
+
+@pytest.mark.requirement("LOAD-2")
+def test_a_proxy_that_refuses_is_a_matter_of_the_environment_and_is_not_tried_again() -> None:
+    refused = NetworkFailure(fault=NetworkFault.PROXY_REFUSED, detail="it answered HTTP 403")
+    verdict = classify_evidence(refused)
+    assert (verdict.status, verdict.reason) == (
+        "permanent",
+        "the proxy on the way does not connect to it: it answered HTTP 403",
+    )
+    assert "NO_PROXY" in verdict.hint
