@@ -40,6 +40,9 @@ MOST_STEPS = 171
 MOST_STEPS_OF_A_REPLICA = 2
 """How many more functions a call may enter in a replica: does its server live there, and does its client?"""
 
+LASTING = httpx2.Limits(keepalive_expiry=None)
+"""A busy machine may need seconds between two calls. A new connection then would be counted with the call."""
+
 Settled: TypeAlias = Callable[[], Awaitable[None]]
 
 _ROOTS = ("HttpConnection._run", "HttpConnection.data_received", "PooledConnection.data_received")
@@ -122,7 +125,7 @@ def _is_of_a_call(frame: FrameType | None) -> bool:
 
 @asynccontextmanager
 async def _session(servers: int) -> AsyncIterator[tuple[Session, Settled]]:
-    async with running("legacy") as origin, httpx2.AsyncClient() as http:
+    async with running("legacy") as origin, httpx2.AsyncClient(limits=LASTING) as http:
         fleet = {f"s{number}": {"url": origin.url, "enabled": number == 0} for number in range(servers)}
         async with front(fleet) as served, asyncio.timeout(60):
             served.hub.listen(lambda _: None)  # as metrics and the page do: a call has its record
