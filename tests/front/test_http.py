@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any, cast
 
+import anyio
 import httpx2
 import pytest
-from mcp_types import HEADER_MISMATCH
+from mcp import MCPError
+from mcp_types import HEADER_MISMATCH, ErrorData
 from mcp_types.version import LATEST_MODERN_VERSION
 
+from holdfast.access import QuotaExceeded
 from holdfast.access.principals import LOCAL, Principal, TokenPolicy
-from holdfast.endpoint import EndpointAddress
-from holdfast.front.http import _in_folder
+from holdfast.endpoint import EndpointAddress, LivesElsewhere
+from holdfast.front.http import HttpEndpoint, RequestsInFlight, _accepted, _in_folder, _kind_of, _over_quota
+from holdfast.front.peer_requests import MOST_TRIES
 from tests.clients.raw import initialize
 from tests.harness.raw_session import Session
 from tests.harness.served_hub import front
+from tests.harness.waiting import all_blocked
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-1")]
 
@@ -235,3 +242,159 @@ async def test_a_server_that_a_caller_may_not_see_is_not_there_for_her() -> None
             answer = await http.post(served.one("secret"), json=initialize(), headers=headers)
             said[user] = answer.status_code, answer.json().get("error")
     assert said == {"ada": (200, None), "bob": (404, "no server named 'secret' is configured")}
+
+
+# Parts that need no connection.
+
+
+@pytest.mark.requirement("HUB-1")
+def test_what_a_client_takes_is_read_from_its_header() -> None:
+    for accept, taken in (
+        (None, (True, False)),
+        ("", (False, False)),
+        ("*/*", (True, True)),
+        ("application/json", (True, False)),
+        ("application/*", (True, False)),
+        ("text/event-stream", (False, True)),
+        ("text/*;q=0.5", (False, True)),
+        ("Text/Event-Stream ; q=1, APPLICATION/JSON", (True, True)),
+        ("application/xml, text/html", (False, False)),
+    ):
+        assert _accepted(accept) == taken, accept
+    kinds = [_kind_of(one) for one in ("", "Application/JSON ; charset=utf-8", "text/plain")]
+    assert kinds == ["", "application/json", "text/plain"]
+
+
+class Use:
+    """A place in a quota."""
+
+    ended = 0
+
+    def end_call(self) -> None:
+        self.ended += 1
+
+
+@pytest.mark.requirement("FLEET-7")
+async def test_requests_in_flight_are_waited_for_until_the_last_has_its_answer() -> None:
+    flight, use = RequestsInFlight(), Use()
+    with anyio.fail_after(10):
+        await flight.wait_until_idle()
+        flight.number += 2
+        waits = asyncio.create_task(flight.wait_until_idle())
+        await all_blocked()
+        flight.end(cast("Any", use))
+        await all_blocked()
+        assert (waits.done(), flight.number, use.ended, repr(flight)) == (False, 1, 1, "<RequestsInFlight 1>")
+        flight.end(None)
+        await waits
+        flight.number += 1
+        again = asyncio.create_task(flight.wait_until_idle())
+        await all_blocked()
+        assert not again.done(), "it does not remember that it was idle"
+        flight.end(None)
+        await again
+
+
+class Stream:
+    """The stream of a request, with the errors that it was answered with."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self.errors: list[tuple[object, int, str]] = []
+
+    def error(self, request_id: object, why: ErrorData) -> None:
+        self.errors.append((request_id, why.code, why.message))
+        self.done = True
+
+
+class Elsewhere:
+    """An endpoint whose requests belong to other replicas; ``answers`` are what becomes of each try."""
+
+    def __init__(self, *answers: bool | MCPError, handled: tuple[Exception | None, ...] = ()) -> None:
+        self.answers = list(answers)
+        self.handled = list(handled)
+        self.peers: Any = self
+        self.asked: list[str] = []
+        self.lost: list[str] = []
+        self.stream = Stream()
+
+    async def answer(self, found: LivesElsewhere, *_: object) -> bool:
+        self.asked.append(found.replica)
+        answer = self.answers.pop(0)
+        if isinstance(answer, MCPError):
+            raise answer
+        return answer
+
+    async def handle(self, *_: object, **__: object) -> None:
+        if (again := self.handled.pop(0)) is not None:
+            raise again
+
+    def _lose(self, message: object, stream: Stream, request: object, why: ErrorData) -> None:
+        self.lost.append(why.message)
+        stream.error(7, why)
+
+    async def ask(self, *, forwarded: bool = False) -> list[tuple[int, bytes, bytes]]:
+        """What the reply was given beside the stream."""
+        plain: list[tuple[int, bytes, bytes]] = []
+        reply = SimpleNamespace(plain=lambda *given: plain.append(given))
+        request = SimpleNamespace(forwarded=forwarded, headers={}, principal=LOCAL)
+        await HttpEndpoint._answer_elsewhere(
+            cast("Any", self),
+            LivesElsewhere("first"),
+            cast("Any", (SimpleNamespace(id=7), self.stream, self)),
+            cast("Any", request),
+            cast("Any", reply),
+        )
+        return plain
+
+
+@pytest.mark.requirement("FLEET-2")
+async def test_a_request_of_another_replica_is_answered_there_or_here_when_that_has_changed() -> None:
+    alone = Elsewhere()
+    alone.peers = None
+    with pytest.raises(LivesElsewhere) as raised:
+        await alone.ask()
+    assert raised.value.replica == "first"
+    there = Elsewhere(True)
+    assert await there.ask() == []
+    assert (there.asked, there.stream.done, there.lost) == (["first"], True, [])
+    here = Elsewhere(False, handled=(None,))
+    await here.ask()
+    assert (here.asked, here.stream.done, here.lost, here.handled) == (["first"], False, [], [])
+    moved = Elsewhere(False, True, handled=(LivesElsewhere("second"),))
+    await moved.ask()
+    assert (moved.asked, moved.stream.done, moved.lost) == (["first", "second"], True, [])
+    fails = Elsewhere(MCPError(-32603, "it left"))
+    await fails.ask()
+    assert (fails.asked, fails.lost) == (["first"], ["it left"])
+
+
+@pytest.mark.requirement("FLEET-2")
+async def test_a_request_that_finds_no_replica_is_given_up_after_so_many_tries_and_a_forwarded_one_at_once() -> None:
+    gone = Elsewhere(*[False] * MOST_TRIES, handled=tuple(LivesElsewhere(f"r{n}") for n in range(MOST_TRIES)))
+    await gone.ask()
+    assert (len(gone.asked), gone.answers, gone.handled) == (MOST_TRIES, [], [])
+    text = "the replica with the connections of this client was not found; try again"
+    assert gone.stream.errors == [(7, -32603, text)]
+    forwarded = Elsewhere()
+    ((status, body, headers),) = await forwarded.ask(forwarded=True)
+    assert (status, body) == (421, b"{}")
+    assert headers.endswith(b": the connections of this client are on another replica now\r\n")
+    assert (forwarded.asked, forwarded.lost) == ([], [])
+
+
+def test_a_refusal_over_a_quota_says_which_one_and_when_to_come_again() -> None:
+    answers: list[tuple[int, Any, bytes]] = []
+    reply = SimpleNamespace(
+        plain=lambda status, body, headers: answers.append((status, json.loads(bytes(body)), headers))
+    )
+    exceeded = QuotaExceeded(quota="callsPerMinute", most=9, retry_after=12)
+    _over_quota(cast("Any", reply), None, exceeded, b"x: 1\r\n")
+    ((status, body, headers),) = answers
+    error = {
+        "code": -32029,
+        "message": exceeded.message,
+        "data": {"retryAfter": 12, "quota": "callsPerMinute"},
+    }
+    assert (status, body["error"], body["id"]) == (429, error, None)
+    assert headers == b"content-type: application/json\r\nretry-after: 12\r\nx: 1\r\n"

@@ -185,3 +185,66 @@ def test_a_key_that_is_there_is_used_though_its_folder_cannot_be_written(
     assert not _opens(keys, before)
     assert keys.is_of_one_process
     assert "sessions end with this hub" in keys.notice
+
+
+def test_without_a_file_a_variable_or_a_folder_the_key_ends_with_the_process(tmp_path: Path) -> None:
+    for environ in ({}, {KEY_VARIABLE: ""}):
+        keys = SessionKeys.find(environ=environ)
+        assert (keys.is_of_one_process, keys.shared, keys.notice) == (True, False, "")
+        assert not _opens(SessionKeys.find(environ=environ), _seal(keys))
+        assert not keys.refresh(now=True), "there is no file to read again"
+    (tmp_path / "keys").write_text(OLD)
+    for found in (
+        SessionKeys.find(environ={KEY_VARIABLE: OLD}, kept_in=tmp_path),
+        SessionKeys.find(file=tmp_path / "keys", environ={KEY_VARIABLE: ""}, kept_in=tmp_path),
+        SessionKeys.find(environ={}, kept_in=tmp_path),
+    ):
+        assert not found.is_of_one_process
+    assert (tmp_path / "session.key").exists(), "made only where nothing else was given"
+
+
+def test_the_variable_of_the_process_is_read_where_no_other_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, OLD)
+    assert _opens(SessionKeys.find(), _seal(SessionKeys.find(environ={KEY_VARIABLE: OLD})))
+    assert SessionKeys.find(environ={}).is_of_one_process
+
+
+def test_a_key_has_32_bytes_and_a_file_of_keys_at_most_64_kib(tmp_path: Path) -> None:
+    assert SessionKeys.find(environ={KEY_VARIABLE: "k" * 32}).shared
+    for text, said in (
+        ("k" * 31, "the key of HOLDFAST_SESSION_KEY has fewer than 32 bytes"),
+        (f"{OLD}\n{'k' * 31}", "key 2 of HOLDFAST_SESSION_KEY has fewer than 32 bytes"),
+        (" \n", "HOLDFAST_SESSION_KEY holds no key"),
+    ):
+        with pytest.raises(UsageError) as refused:
+            SessionKeys.find(environ={KEY_VARIABLE: text})
+        assert refused.value.message == said
+    file = tmp_path / "keys"
+    file.write_text(OLD.ljust(session_id.LARGEST_FILE, "x"))
+    assert SessionKeys.find(file=file, environ={}).shared
+    file.write_text(OLD.ljust(session_id.LARGEST_FILE + 1, "x"))
+    with pytest.raises(UsageError) as large:
+        SessionKeys.find(file=file, environ={})
+    assert large.value.message == f"the session key file {file} is larger than 64 KiB"
+
+
+def test_a_file_of_keys_is_looked_at_once_a_second_and_who_shows_its_notice_is_told(tmp_path: Path) -> None:
+    file, now, told = tmp_path / "keys", 100.0, list[str]()
+    file.write_text(OLD)
+    keys = SessionKeys([OLD.encode()], file=file, shared=True, clock=lambda: now)
+    keys.on_notice = lambda: told.append(keys.notice)
+    file.write_text(NEW)
+    now += 0.9
+    assert (keys.refresh(), told) == (False, [])
+    now += 0.1
+    assert (keys.refresh(), told) == (True, [session_id.NEW_KEY])
+    file.write_text(f"{NEW}\n\n")
+    now += 0.5
+    assert not keys.refresh(), "it was looked at half a second before"
+    now += 1
+    assert (keys.refresh(), keys.refresh(now=True)) == (False, False), "another file with the same keys"
+    assert told == [session_id.NEW_KEY]
+    file.write_text(OLD)
+    now += 1
+    assert keys.ring is keys.ring
+    assert told == [session_id.NEW_KEY, session_id.NEW_KEY], "to ask for the keys looks at the file"

@@ -11,12 +11,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
+import msgspec
 import pytest
 
 from holdfast.front import session_store
 from holdfast.front.session_id import SessionIds, SessionKeys, SessionTicket
 from holdfast.front.session_store import (
     KEPT_SECONDS,
+    LARGEST_STATE,
     FleetSessions,
     SessionRecord,
     SessionStore,
@@ -356,3 +358,74 @@ async def test_ends_and_changes_at_other_replicas_are_reported() -> None:
         shared.listening["session"](name, value)
     shared.listening["session"](OTHER.hex(), value)
     assert (ended, changed) == ([ONE], [(ONE, _record(log_level="debug"))])
+
+
+@pytest.mark.requirement("FLEET-2")
+async def test_a_state_of_16_kib_is_shared_whole_and_one_byte_more_without_its_subscriptions() -> None:
+    def record(size: int) -> SessionRecord:
+        return _record(log_level="debug", subscribed=frozenset({("a", "x" * size)}))
+
+    sizes = range(LARGEST_STATE - 40, LARGEST_STATE)
+    (largest,) = (size for size in sizes if len(_written(record(size))) == LARGEST_STATE)
+    for size, shared_whole in ((largest, True), (largest + 1, False)):
+        shared = SharedState()
+        await fleet_sessions(shared).save(ONE, record(size))
+        whole = record(size) if shared_whole else _record(log_level="debug")
+        assert await fleet_sessions(shared).load(ONE) == whole
+
+
+def _written(record: SessionRecord) -> bytes:
+    return msgspec.msgpack.encode([record.until, record.seen, record.log_level, sorted(record.subscribed)])
+
+
+@pytest.mark.requirement("FLEET-2")
+async def test_the_fleet_keeps_a_state_no_longer_than_its_session_may_live() -> None:
+    shared = SharedState()
+    await fleet_sessions(shared).save(ONE, _record(until=150.0))
+    await fleet_sessions(shared).save(OTHER, _record(until=160.0, ended=True))
+    assert {name: value["until"] for name, value in shared.kept_values.items()} == {
+        f"session/{ONE.hex()}": 150.0,
+        f"ended/{OTHER.hex()}": 160.0,
+    }
+    assert "sealed" not in shared.kept_values[f"ended/{OTHER.hex()}"], "of an ended session nothing else is asked"
+    assert not SessionStore().shared
+    shared.state.keeps_all = False
+    assert not fleet_sessions(shared).shared
+
+
+async def test_a_row_goes_when_its_time_is_over_and_not_at_that_moment(tmp_path: Path) -> None:
+    now = 10_000.0
+    store = SessionStore(tmp_path / "s.sqlite", wall=lambda: now)
+    await store.save(ONE, _record())
+    await store.save(OTHER, _record(until=13_601.0))
+    await store.save_listed(OTHER, {}, until=13_601.0)
+    now = 13_600.0
+    await store.save(ONE, _record())
+    now = 13_601.0
+    await store.save(ONE, _record())
+    assert (await store.load(OTHER), await store.load_listed(OTHER)) == (_record(until=13_601.0), {})
+    now = 17_201.0
+    await store.save(ONE, _record())
+    assert await store.load(OTHER) is not None, "once an hour, not at the hour"
+    now = 17_202.0
+    await store.save(ONE, _record())
+    assert (await store.load(OTHER), await store.load_listed(OTHER)) == (None, None)
+
+
+async def test_a_hub_without_a_file_reports_no_ends_and_does_not_wait_for_any() -> None:
+    with anyio.fail_after(10):
+        await SessionStore().run(lambda _: None, lambda *_: None)
+
+
+async def test_without_a_file_the_last_record_of_as_many_as_there_may_be_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(session_store, "MOST_IN_MEMORY", 2)
+    store = SessionStore()
+    for session in (ONE, OTHER):
+        await store.save(session, _record())
+    assert [*store.records] == [ONE, OTHER]
+    written = SessionStore(tmp_path / "s.sqlite")
+    await written.save(ONE, _record())
+    await written.save_listed(ONE, {}, until=FAR)
+    assert (written.records, written.lists) == ({}, {}), "what is in the file is not in memory"

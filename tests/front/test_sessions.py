@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +15,7 @@ import pytest
 
 from holdfast.access import LOCAL, Principal, QuotaExceeded, Quotas
 from holdfast.config import QuotaSettings
-from holdfast.endpoint import EndpointAddress
+from holdfast.endpoint import EndpointAddress, Exchange
 from holdfast.fleet import SharedEvent
 from holdfast.front.app import Front
 from holdfast.front.http import HttpEndpoint
@@ -433,3 +435,119 @@ async def test_an_ended_session_holds_nothing(scene: Scene) -> None:
     scene.sessions.drop(session)
     assert (session.ended, reply.done, scene.sessions.bounds.held) == (True, True, 0)
     assert (session.notices.session, session.endpoint) == (None, None)
+
+
+async def test_a_new_session_has_nothing_behind_it(scene: Scene) -> None:
+    session = scene.begin()
+    assert (session.serving, session.ended, session.missed, session.keeps_lists, session.rebuilt) == (0, *[False] * 4)
+    assert (session.listening_since, session.stream_at, session.idle, session.listening) == (0.0, "", True, False)
+    assert session.noted_at == session.ticket.issued
+    assert session.header == f"mcp-session-id: {session.id}\r\n".encode()
+    assert session.used_at == pytest.approx(asyncio.get_running_loop().time(), abs=5)
+    session.serving = 1
+    assert not session.idle
+
+
+async def test_the_stream_of_notices_is_for_the_rights_of_the_credential_that_opened_it(scene: Scene) -> None:
+    session = scene.begin()
+    assert session.client.identity == ADA
+    before = time.monotonic()
+    session.opened(LOCAL)
+    assert session.client.identity is LOCAL
+    assert before <= session.listening_since <= time.monotonic()
+
+
+async def test_a_hub_that_is_alone_sends_no_notice_elsewhere(scene: Scene) -> None:
+    session = scene.begin()
+    session.deliver_elsewhere(b"a notice")  # and does not fail
+    session._peers = cast("Any", replicas := Replicas())
+    session.deliver_elsewhere(b"a notice")
+    assert replicas.delivered == [b"a notice"]
+
+
+async def test_questions_are_numbered_from_anywhere_and_by_the_replica_that_asks(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def randbits(count: int) -> int:
+        asked.append(count)
+        return 5
+
+    monkeypatch.setattr(secrets, "randbits", randbits)
+    scene.begin()
+    assert asked == [48]
+    replicas = Replicas()
+    replicas.tag = "0000a"
+    monkeypatch.setattr(scene.all, "peers", replicas)
+    session = scene.begin()
+    assert asked == [48, 31]
+    assert session.log.event_id(session.notices, 1).startswith(b"0000a"), "so other replicas know whose event it is"
+
+
+@pytest.mark.parametrize(("idle_for", "stays"), [(300.0, True), (300.5, False)])
+async def test_a_session_is_idle_for_five_minutes_to_the_second(scene: Scene, idle_for: float, stays: bool) -> None:
+    session = scene.begin()
+    session.used_at = asyncio.get_running_loop().time() - idle_for + (0.2 if stays else 0.0)
+    scene.sessions.sweep()
+    assert (session in scene.sessions.all()) is stays
+
+
+async def test_a_use_is_noted_when_the_store_lags_by_more_than_an_hour(scene: Scene) -> None:
+    session = scene.begin()
+    session.serving = 1
+    session.noted_at = scene.now - HOUR
+    scene.sessions.sweep()
+    await anyio.wait_all_tasks_blocked()
+    assert scene.store.records == {}
+    session.noted_at = scene.now - HOUR - 1
+    scene.sessions.sweep()
+    await anyio.wait_all_tasks_blocked()
+    assert (scene.store.records[session.ticket.id].seen, session.noted_at) == (scene.now, scene.now)
+    assert scene.store.lists == {}, "it has no stream on which a change of a list could be told"
+
+
+async def test_the_lists_of_a_session_that_listens_and_was_given_none_are_not_noted(scene: Scene) -> None:
+    session = scene.begin()
+    session.serving, session.client.listed = 1, None
+    session.notices.reply = cast("Any", Reply())
+    session.noted_at = scene.now - 2 * HOUR
+    scene.sessions.sweep()
+    await anyio.wait_all_tasks_blocked()
+    assert ([*scene.store.records], scene.store.lists) == ([session.ticket.id], {})
+
+
+async def test_a_stream_that_has_ended_is_not_ended_again(scene: Scene) -> None:
+    session, reply = scene.begin(), Reply()
+    ends: list[Reply] = []
+    reply.end = lambda: ends.append(reply)  # type: ignore[method-assign]
+    session.notices.reply = cast("Any", reply)
+    session.end_notices()
+    reply.done = True
+    session.end_notices()
+    assert ends == [reply]
+
+
+async def test_sessions_are_looked_through_only_while_there_are_some(scene: Scene) -> None:
+    scene.begin()
+    sweeper = cast("Any", scene.sessions._sweeper)
+    other = scene.begin(at=scene.finding)
+    assert [scene.sessions._sweeper] == [sweeper], "one timer is for all of them"
+    assert not sweeper.cancelled()
+    scene.sessions.close(scene.all)
+    assert (scene.sessions._sweeper, sweeper.cancelled()) == (sweeper, False), "one is left"
+    scene.sessions.close()
+    assert (scene.sessions._sweeper, sweeper.cancelled(), other.ended) == (None, True, True)
+    scene.sessions.close()
+    assert scene.sessions.all() == []
+
+
+async def test_the_own_connections_of_a_dropped_session_linger_and_those_of_an_ended_one_do_not(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[tuple[str, bool]] = []
+    monkeypatch.setattr(Exchange, "close", lambda _, why, *, lingering=False: said.append((why, lingering)))
+    for released in (False, True):
+        scene.sessions.drop(scene.begin(), released=released)
+    await scene.sessions.end(scene.begin())
+    assert said == [("the session ended", True), ("the session ended", False), ("the session ended", False)]
