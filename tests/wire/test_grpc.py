@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -458,3 +459,38 @@ async def test_why_there_is_no_connection_is_told_in_a_few_words(
     monkeypatch.setattr(grpc, "dial", dial)
     async with channel_to(GrpcTarget(host="authz.example", port=9001)) as channel:
         assert await failure(channel) == reason
+
+
+@pytest.mark.parametrize(
+    ("left", "told"),
+    [(0.25, b"250m"), (0.002, b"2m"), (0.0, b"1m"), (-5.0, b"1m"), (99_999.999, b"99999999m"), (1e9, b"99999999m")],
+)
+async def test_a_peer_is_told_how_long_its_answer_is_waited_for_in_milliseconds(left: float, told: bytes) -> None:
+    made: Any = grpc._H2Connection(GrpcTarget(host="a.example", port=9001))
+    made._loop = SimpleNamespace(time=lambda: 0.0)
+    assert made._request_headers(METHOD, left) == (
+        (b":method", b"POST"),
+        (b":scheme", b"http"),
+        (b":authority", b"a.example:9001"),
+        (b":path", METHOD.encode()),
+        (b"te", b"trailers"),
+        (b"content-type", b"application/grpc"),
+        (b"user-agent", b"holdfast"),
+        (b"grpc-timeout", told),
+    )
+
+
+async def test_the_answer_to_one_who_has_left_is_passed_over() -> None:
+    answer = asyncio.get_running_loop().create_future()
+    call = grpc._GrpcCall(answer, 0.0)
+    answer.cancel()
+    call.fail(GrpcFailed("late"))
+    call.end()
+    assert answer.cancelled()
+    kept = grpc._GrpcCall(asyncio.get_running_loop().create_future(), 0.0)
+    kept.fail(GrpcFailed("first"))
+    kept.fail(GrpcFailed("second"))
+    kept.end()
+    with pytest.raises(GrpcFailed) as failed:
+        await kept.answer
+    assert failed.value.reason == "first"
