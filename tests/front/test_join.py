@@ -10,7 +10,8 @@ import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar, cast
 
 import anyio
 import pytest
@@ -441,3 +442,95 @@ async def test_at_the_end_a_hub_waits_for_a_client_that_reads(reads: int, closin
 )
 def test_a_line_is_known_by_its_head_also_where_it_is_large(line: bytes, heads: list[tuple[Any, ...]]) -> None:
     assert [(one.id, one.method, one.failed) for one in heads_of(line)] == heads
+
+
+class Told:
+    """A server of those that joined, as far as one connection needs it; it counts what it is told."""
+
+    def __init__(self) -> None:
+        limits = SimpleNamespace(message_bytes=1_000)
+        config = SimpleNamespace(settings=SimpleNamespace(limits=limits))
+        self.front = SimpleNamespace(hub=SimpleNamespace(config=config))
+        self.changes = 0
+
+    def changed(self) -> None:
+        self.changes += 1
+
+
+async def test_people_are_told_of_a_client_when_what_is_shown_of_it_changed_and_not_with_each_line() -> None:
+    told, reader, writer = Told(), asyncio.StreamReader(), cast("Any", None)
+    connection = join._Connection(cast("Any", told), cast("Any", None), reader, writer)
+    connection._look()
+    assert told.changes == 0, "it did not begin"
+    exchange = SimpleNamespace(program="", roots=None)
+    connection._exchange = cast("Any", exchange)
+    counted = []
+    for program in ("", "", "editor", "editor", "other"):
+        exchange.program = program
+        connection._look()
+        counted.append(told.changes)
+    assert counted == [1, 1, 2, 2, 3]
+
+
+async def test_a_client_is_shown_with_the_folder_that_is_known_best_and_a_process_that_can_be_one() -> None:
+    connection = join._Connection(cast("Any", Told()), cast("Any", None), asyncio.StreamReader(), cast("Any", None))
+
+    def shown(**hello: Any) -> tuple[str, str, int]:
+        connection._hello = hello
+        found = connection.shown
+        return found.program, found.folder, found.pid
+
+    assert shown() == ("", "", 0)
+    assert connection._name() == "the client of process 0"
+    assert shown(cwd="/home/ann", pid=7) == ("", "/home/ann", 7)
+    assert connection._name() == "the client in /home/ann"
+    for pid, known in ((1, 1), (0, 0), (-1, 0), ("7", 0), (join.LARGEST_PID, join.LARGEST_PID)):
+        assert shown(pid=pid)[2] == known
+    assert shown(pid=join.LARGEST_PID + 1)[2] == 0
+    assert shown(cwd="x" * (join.LONGEST_FOLDER + 1))[1] == "x" * join.LONGEST_FOLDER
+    exchange = SimpleNamespace(program="editor", roots=None)
+    connection._exchange = cast("Any", exchange)
+    assert shown(cwd="/cwd") == ("editor", "/cwd", 0)
+    exchange.roots = SimpleNamespace(folder="")
+    assert shown(cwd="/cwd")[1] == "/cwd"
+    exchange.roots = SimpleNamespace(folder="/roots")
+    assert shown(cwd="/cwd")[1] == "/roots"
+    connection._folder = "/project"
+    assert shown(cwd="/cwd")[1] == "/project"
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        (b"", EOFError),
+        (b"[]\n", TypeError),
+        (b'{"holdfast":7}\n', TypeError),
+        (b"{}\n", KeyError),
+        (b"no json\n", ValueError),
+    ],
+)
+def test_a_line_of_the_process_itself_is_an_object_in_an_object(line: bytes, fault: type[Exception]) -> None:
+    with pytest.raises(fault):
+        join._own_line(line)
+    assert join._own_line(b'{"holdfast":{"join":1}}\n') == {"join": 1}
+
+
+def test_of_faults_that_came_together_the_first_one_is_named() -> None:
+    inner = ExceptionGroup("inner", [KeyError("a"), ValueError("b")])
+    assert join._cause(ExceptionGroup("outer", [inner, OSError()])) == "KeyError"
+    assert join._cause(OSError()) == "OSError"
+
+
+def test_a_line_of_a_socket_may_be_as_large_as_its_bound_and_any_line_goes_to_one_who_has_read_all() -> None:
+    written: list[bytes] = []
+    size = 0
+    transport = SimpleNamespace(get_write_buffer_size=lambda: size)
+    writer = SocketWriter(
+        cast("Any", SimpleNamespace(transport=transport, write=written.append)), lambda: written.append(b"!"), limit=10
+    )
+    assert writer.write(b"x" * 50)
+    assert written == [b"x" * 50, b"!"]
+    size = 6
+    assert (writer.unread, writer.write(b"1234"), writer.write(b"12345")) == (6, True, False)
+    assert (writer.write(b"12345", extra=1), writer.write(b"123456", extra=1)) == (True, False)
+    assert written[2:] == [b"1234", b"!", b"12345", b"!"]
