@@ -6,6 +6,7 @@ Everything that a scene starts carries its mark and is ended with the stage, als
 from __future__ import annotations
 
 import asyncio
+import atexit
 import itertools
 import json
 import os
@@ -474,10 +475,6 @@ async def stage(adapter: Adapter, scale: Scale) -> AsyncIterator[Stage]:
             await made.close()
 
 
-_PORTS: list[socket.socket] = []
-"""What reserves the ports of this process until it ends."""
-
-
 def _port() -> int:
     """A port that stays free until it is used, and while its server is down.
 
@@ -490,7 +487,7 @@ def _port() -> int:
         with socket.socket() as probe, suppress(OSError):
             reservation.bind(f"\0hubs-benchmark-port-{port}")
             probe.bind(("127.0.0.1", port))
-            _PORTS.append(reservation)
+            atexit.register(reservation.close)  # until then it is this process's
             return port
         reservation.close()
 
