@@ -12,7 +12,7 @@ from mcp_types import CLIENT_CAPABILITIES_META_KEY, LOG_LEVEL_META_KEY, PROTOCOL
 from mcp_types.version import LATEST_MODERN_VERSION
 
 from holdfast.config import Limits, ServerSpec
-from holdfast.core import Redactor, TimedOut
+from holdfast.core import HttpStatus, NetworkFailure, NetworkFault, Redactor, TimedOut
 from holdfast.wire import RawObject, session
 from holdfast.wire.dial import Dialer
 from holdfast.wire.http.transport import HttpDispatcher
@@ -125,3 +125,24 @@ def test_a_request_that_took_too_long_says_for_what_it_waited_and_which_setting_
     request: Any = SimpleNamespace(hard=hard)
     seen = session._timed_out("some/method", RawObject.of(params).members, request, idle, within)
     assert seen == TimedOut(doing=f"the result of {named}", after=after, setting=setting)
+
+
+def test_a_stream_is_asked_for_the_changes_that_its_server_offers() -> None:
+    offered = {"tools": {"listChanged": True}, "prompts": {"listChanged": False}, "resources": {}, "logging": {}}
+    assert session._offered(offered) == {"toolsListChanged": True}
+    every = {kind: {"listChanged": True} for kind in ("tools", "prompts", "resources")}
+    assert session._offered(every) == {f"{kind}ListChanged": True for kind in every}
+    assert session._offered({}) == {}
+
+
+def test_the_end_of_a_server_is_told_by_its_first_stream_and_by_one_that_was_lost() -> None:
+    refused, late = NetworkFailure(fault=NetworkFault.REFUSED), TimedOut(doing="x", after=1.0)
+    stream: Any = session._Stream(None, lambda: None)  # type: ignore[arg-type]  # nothing is asked of it
+    for ever, now, ends in (
+        (False, False, [refused, late]),
+        (True, False, [refused, late, HttpStatus(status=404)]),
+        (True, True, [HttpStatus(status=404)]),
+    ):
+        stream._ever_open, stream._open = ever, now
+        for seen in (refused, late, HttpStatus(status=404), HttpStatus(status=500)):
+            assert stream._tells_the_end(seen) is (seen in ends)
