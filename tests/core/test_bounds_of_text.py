@@ -148,6 +148,12 @@ def test_a_token_that_comes_again_pushes_no_other_one_out_and_the_latest_are_kep
         ("k9Xw2Lq7/Zt4Rb8Yn3V+c6", True),
         ("k9Xw2Lq7/Zt4Rb8Yn3Vc6d", False),  # a path
         ("klmnopqrstuvwxyzklmn/abc=", False),
+        ("k9X-w2L-q7Zt-4Rb-8Yn", True),  # 16 characters without its separators
+        ("k9-Xw2-Lq7-Zt-4R-b8Y", False),  # 15
+        ("k9xw-2lq-7zt4-rb8y-n3vc-6hm-1jd5", True),  # 32, and 26 without them
+        ("k9xw-2lq-7zt-4rb8-y3vc-6hm-1jd-5", False),  # 25
+        ("9f86d081884c7d659a2feaa0c55ad015", True),  # 32 hexadecimal digits
+        ("k9x-w2l-q7zt-4rb-8yn", False),  # no upper case
     ],
 )
 def test_each_bound_of_the_rule_of_the_shape_has_a_word_on_both_of_its_sides(word: str, *, secret: bool) -> None:

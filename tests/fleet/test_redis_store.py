@@ -217,6 +217,8 @@ def test_a_client_waits_a_bounded_time_and_tries_nothing_twice() -> None:
     assert options["socket_timeout"] == options["socket_connect_timeout"] == redis_store.EXCHANGE_SECONDS
     assert (options["username"], options["password"], options["db"]) == ("ada", "secret", 3)
     assert options["retry"]._retries == 0
+    assert (options["host"], options["port"], options["client_name"]) == ("host", 6379, "holdfast")
+    assert not any(name.startswith("ssl") for name in options)
 
 
 def test_the_client_of_a_store_behind_sentinel_asks_each_of_them_for_the_master() -> None:
