@@ -14,7 +14,7 @@ from mcp import MCPError
 from mcp_types import INVALID_REQUEST, METHOD_NOT_FOUND
 
 from holdfast.config import Limits
-from holdfast.core import Evidence, HttpStatus, NetworkFailure, NetworkFault, Unexpected
+from holdfast.core import STATUS_URI, Evidence, HttpStatus, NetworkFailure, NetworkFault, Unexpected
 from holdfast.errors import ServerFailure
 from holdfast.wire.dispatcher import NO_HOOKS, DialHooks, DuplexDispatcher, Incoming, NoClients
 from holdfast.wire.http import transport
@@ -130,6 +130,21 @@ async def test_only_a_subscription_to_lists_is_told_to_the_one_who_listens() -> 
         incoming.told(begun, {"notifications": {"resourceSubscriptions": ["a:b"]}})
     incoming.told(begun, None)
     assert (len(opened), notices) == (3, [])
+
+
+async def test_a_change_of_a_hubs_status_wakes_this_hub_and_no_client() -> None:
+    clients = Clients()
+    incoming = Incoming("s", DialHooks(relay=clients), InFlight())
+    told = incoming.status_told
+    incoming.pass_on("notifications/resources/updated", {"uri": "a:b"})
+    incoming.pass_on("notifications/resources/updated", None)
+    assert [told.is_set()] == [False]
+    assert len(clients.tells) == 2
+    incoming.pass_on("notifications/resources/updated", {"uri": STATUS_URI})
+    assert [told.is_set()] == [True]
+    assert incoming.status_told is not told
+    assert not incoming.status_told.is_set()
+    assert len(clients.tells) == 2
 
 
 # The end of a connection.
