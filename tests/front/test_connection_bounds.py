@@ -343,3 +343,22 @@ async def test_a_body_that_turns_out_to_be_none_refuses_its_own_request_alone(sc
     assert (first._refused, second._refused) == (0, 400)
     await scene.send(b"0\r\n\r\n")
     assert len(scene.inbound.queue) == 2, "what comes after that is not read"
+
+
+async def test_a_body_that_is_passed_over_has_its_time_also_where_it_comes_all_the_while(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "PASSED_OVER_SECONDS", -1.0)  # it is over
+    scene.go.set()
+    await scene.send(HEAD % 12 + b"x")
+    assert scene.wire.got.endswith(b"\r\n\r\n{}")
+    assert (scene.wire.closed, len(scene.served)) == (True, 1)
+
+
+async def test_a_connection_that_is_told_to_end_while_its_answer_is_out_serves_no_further_request(scene: Scene) -> None:
+    scene.go.set()
+    await scene.send(HEAD % 12)
+    scene.connection.shutdown()
+    assert (scene.wire.closed, scene.wire.got.count(b"connection: close")) == (False, 0)
+    await scene.send(b"x" * 12 + GET)
+    assert (scene.wire.closed, len(scene.served)) == (True, 1)
