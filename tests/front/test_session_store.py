@@ -429,3 +429,12 @@ async def test_without_a_file_the_last_record_of_as_many_as_there_may_be_stays(
     await written.save(ONE, _record())
     await written.save_listed(ONE, {}, until=FAR)
     assert (written.records, written.lists) == ({}, {}), "what is in the file is not in memory"
+
+
+@pytest.mark.requirement("FLEET-2")
+async def test_what_the_fleet_was_told_is_kept_on_this_machine_too(tmp_path: Path) -> None:
+    shared = SharedState()
+    here = fleet_sessions(shared, tmp_path / "s.sqlite")
+    await here.save(ONE, _record(log_level="debug"))
+    shared.kept_values.clear()
+    assert await here.load(ONE) == _record(log_level="debug")
