@@ -404,7 +404,8 @@ class DenialsAreNotHammered(Watcher):
         self.denied = slot.machine.state is State.DENIED
 
     def after(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None:
-        if isinstance(happening, DialSucceeded | ConfigChanged | EnableRequested | LoginSucceeded):
+        other = isinstance(happening, DialFailed) and happening.status != "denied"
+        if other or isinstance(happening, DialSucceeded | ConfigChanged | EnableRequested | LoginSucceeded):
             self.began = None
         if slot.machine.state is State.DENIED and self.began is None:
             self.began, self.asked = slot.now, []
