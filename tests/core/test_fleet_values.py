@@ -29,7 +29,6 @@ from holdfast.core.replicas.store import (
     ClaimRelease,
     FleetExchange,
     RecordBook,
-    VersionClock,
     evidence_event,
     evidence_value,
     first_stamp,
@@ -90,16 +89,6 @@ def test_the_latest_decision_and_the_earliest_first_sight_win_and_a_decision_win
     for text in ("", "2" + stamp(1, "a")[1:], stamp(1, ""), f"{stamp(1, 'a')} ", stamp(1, "a")[1:]):
         assert not is_stamp(text), text
     assert FleetRecord("k", stamp(1, "a.b"), "").writer == "a.b"
-
-
-def test_numbers_grow_with_the_clock_and_beyond_every_number_that_was_seen() -> None:
-    clock = VersionClock()
-    assert [clock.next(1.0), clock.next(1.0), clock.next(0.5), clock.next(2.0)] == [1000, 1001, 1002, 2000]
-    clock.saw(stamp(5000, "b"))
-    assert clock.next(2.0) == 5001
-    clock.saw(first_stamp(7000, "b"))
-    clock.saw(stamp(10, "b"))
-    assert clock.next(2.0) == 7001
 
 
 def test_a_key_names_its_server_and_tool_with_any_characters() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -110,6 +111,17 @@ async def test_a_lease_that_a_renewal_takes_again_is_not_given_back_under_it(
                 await all_blocked()
                 assert leases.held.keys() == {"bob"}
     assert leases.held == {}
+
+
+@pytest.mark.requirement("SEC-4")
+async def test_nothing_is_kept_of_logins_that_were_renewed(renewals: Renewals, copy: Copy) -> None:
+    def locks() -> int:
+        return sum(isinstance(one, anyio.Lock) for one in gc.get_objects())
+
+    before = locks()
+    for number in range(20):
+        await renewed(renewals, copy, f"user-{number}")
+    assert locks() == before
 
 
 async def test_one_that_waits_for_a_lease_here_does_not_keep_the_holder_from_giving_it_back(

@@ -159,8 +159,13 @@ class Renewals:
     async def held(self, records: tuple[str, ...]) -> AsyncIterator[None]:
         """Hold the lease of a login, by the names of its records. Raises ``StoreUnusable``."""
         name = min(records)  # the same one at a replica that has the keys in another order
-        async with self._turns.setdefault(name, anyio.Lock()), self._leased(name, records):
-            yield
+        turn = self._turns.setdefault(name, anyio.Lock())
+        try:
+            async with turn, self._leased(name, records):
+                yield
+        finally:
+            if not turn.locked():  # the next one in the line would have it by now
+                self._turns.pop(name, None)
 
     @asynccontextmanager
     async def _leased(self, name: str, records: tuple[str, ...]) -> AsyncIterator[None]:
